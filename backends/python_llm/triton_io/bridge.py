@@ -1,0 +1,196 @@
+"""The only place, besides model.py, that touches pb_utils: arrays <-> tensors, errors -> Triton codes, senders, sweeper.
+
+pb_utils exists only inside Triton's stub, and some of its names only after model.py has been imported: hence the late
+imports. Does not know what the tensors mean.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from python_llm.errors import (
+    CancelledError,
+    InvalidRequestError,
+    RequestError,
+    UnavailableError,
+)
+from python_llm.triton_io.reply import Batch, Reply
+from python_llm.triton_io.text_response import TextResponder
+
+_NUM_SENDERS = 4
+_SWEEP_INTERVAL_S = 0.02
+_SWEEP_SHARE = 0.05
+"""Largest share of a core that the sweeper may take."""
+
+
+def read_inputs(triton_request: Any) -> dict[str, np.ndarray]:
+    """Input name -> array of every input that the request brings."""
+    return {tensor.name(): tensor.as_numpy() for tensor in triton_request.inputs()}
+
+
+def log_error(message: str) -> None:
+    import triton_python_backend_utils as pb_utils
+
+    pb_utils.Logger.log_error(message)
+
+
+class Responder:
+    """Sends the responses of one Triton request; the last one carries the FINAL flag, whatever happens."""
+
+    def __init__(self, triton_request: Any) -> None:
+        self._sender = triton_request.get_response_sender()
+        self._is_finished = False
+
+    def is_cancelled(self) -> bool:
+        return bool(self._sender.is_cancelled())
+
+    def send_outputs(self, outputs: Mapping[str, np.ndarray], *, is_last: bool) -> None:
+        import triton_python_backend_utils as pb_utils
+
+        tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
+        self._send(pb_utils.InferenceResponse(output_tensors=tensors), is_last)
+
+    def send_error(self, error: Exception) -> None:
+        """Ends the request with `error`, under the code of its class."""
+        import triton_python_backend_utils as pb_utils
+
+        if self._is_finished:
+            return
+        triton_error = pb_utils.TritonError(str(error), _code(error))
+        self._send(pb_utils.InferenceResponse(output_tensors=[], error=triton_error), is_last=True)
+
+    def finish(self) -> None:
+        """Send the bare FINAL flag, unless it has been sent: a request without it hangs its client and the unload."""
+        import triton_python_backend_utils as pb_utils
+
+        if not self._is_finished:
+            self._is_finished = True
+            self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _send(self, response: Any, is_last: bool) -> None:
+        import triton_python_backend_utils as pb_utils
+
+        if is_last:
+            self._is_finished = True
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        else:
+            self._sender.send(response)
+
+
+def _code(error: Exception) -> int:
+    import triton_python_backend_utils as pb_utils
+
+    codes = pb_utils.TritonError
+    if isinstance(error, InvalidRequestError):
+        return codes.INVALID_ARG
+    if isinstance(error, UnavailableError):
+        return codes.UNAVAILABLE
+    if isinstance(error, CancelledError):
+        return codes.CANCELLED
+    return codes.INTERNAL
+
+
+class Delivery:
+    """One user request on its way back: the reply that gathers, the responder that words it, the sender."""
+
+    def __init__(self, reply: Reply, text: TextResponder, responder: Responder) -> None:
+        self.reply = reply
+        self.responder = responder
+        self._text = text
+
+    def send(self, batch: Batch) -> None:
+        if batch.error is not None:
+            self.responder.send_error(batch.error)
+        else:
+            self.responder.send_outputs(self._text.outputs(batch), is_last=batch.is_last)
+
+
+class SenderPool:
+    """Threads that send responses, so that neither a slow response nor the server's cost of one holds up the engine."""
+
+    def __init__(self) -> None:
+        self._ready: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"sender-{i}", daemon=True) for i in range(_NUM_SENDERS)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def schedule(self, delivery: Delivery) -> None:
+        self._ready.put(delivery)
+
+    def stop(self) -> None:
+        """Send what is still queued, then end the threads."""
+        for _ in self._threads:
+            self._ready.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (delivery := self._ready.get()) is not None:
+            while (batch := delivery.reply.take()) is not None:
+                try:
+                    delivery.send(batch)
+                except Exception as error:
+                    self._give_up(delivery, error)
+
+    def _give_up(self, delivery: Delivery, error: Exception) -> None:
+        log_error(f"a response could not be sent: {type(error).__name__}: {error}")
+        try:
+            delivery.responder.send_error(RequestError(f"the response could not be sent: {error}"))
+        except Exception as second:
+            log_error(f"nor could its error: {type(second).__name__}: {second}")
+        delivery.reply.cancel()
+
+
+class Sweeper:
+    """Polls which clients went away (there is no callback) and stops their requests.
+
+    Owner of the list of open deliveries: its own thread; others leave new ones in the inbox.
+    """
+
+    def __init__(self) -> None:
+        self._inbox: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def watch(self, delivery: Delivery) -> None:
+        self._inbox.put(delivery)
+
+    def stop(self) -> None:
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        watched: list[Delivery] = []
+        next_sweep = 0.0
+        while True:
+            try:
+                wait = max(0.0, next_sweep - time.monotonic()) if watched else None
+                new = self._inbox.get(timeout=wait)
+                if new is None:
+                    return
+                watched.append(new)
+            except queue.Empty:
+                pass
+            started = time.monotonic()
+            if started >= next_sweep:
+                watched = [d for d in watched if not d.reply.closed and not self._stopped(d)]
+                ended = time.monotonic()
+                next_sweep = ended + max(_SWEEP_INTERVAL_S, (ended - started) / _SWEEP_SHARE)
+
+    def _stopped(self, delivery: Delivery) -> bool:
+        if not delivery.responder.is_cancelled():
+            return False
+        delivery.reply.cancel()
+        return True

@@ -1,0 +1,1 @@
+"""What talks to the server from outside: the `python-llm` command and a small streaming client."""

@@ -1,0 +1,118 @@
+"""The `python-llm` command: options and one-line errors. What the commands do is in their own modules."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from python_llm_client.errors import CommandError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit. An error that the user can mend is one line on stderr, never a traceback."""
+    try:
+        status = app(standalone_mode=False)
+    except CommandError as error:
+        _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except Exception as error:
+        # The classes of typer's own usage errors differ between its versions; all of them have this method.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        _fail(f"{message()} (see python-llm --help)", 2)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(f"python-llm: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"python-llm {version('python-llm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Serves language models with Triton Inference Server, and talks to them."""
+
+
+@app.command()
+def serve(
+    *,
+    model_repository: Annotated[
+        list[Path] | None,
+        typer.Option(help="Folder with one folder per model; may be repeated. [default: ./model_repository]"),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 listens on all.")] = "127.0.0.1",
+    http_port: int = 8000,
+    grpc_port: int = 8001,
+    metrics_port: int = 8002,
+    models: Annotated[str, typer.Option(help="Load only these at start, comma-separated. [default: all]")] = "",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="MODEL.SETTING=VALUE", help="Override a setting of a model; may be repeated."),
+    ] = None,
+    verbose: Annotated[bool, typer.Option(help="Show tritonserver's own log.")] = False,
+) -> None:
+    """Serve the models of a repository. Prints `ready` when they are; SIGTERM or Ctrl-C stops it."""
+    from python_llm_client.launch import ServeOptions
+    from python_llm_client.serve import serve as run
+
+    options = ServeOptions(
+        repositories=model_repository or [],
+        host=host,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        models=[name.strip() for name in models.split(",") if name.strip()],
+        assignments=set_ or [],
+        verbose=verbose,
+    )
+    run(options, Console(stderr=True))
+
+
+@app.command()
+def chat(
+    prompt: Annotated[str | None, typer.Argument(help="What to ask; without it a conversation begins.")] = None,
+    *,
+    model: Annotated[str, typer.Option(help="Name of the model in the server's repository.")] = "smollm2",
+    url: Annotated[str, typer.Option(help="The server's gRPC endpoint.")] = "127.0.0.1:8001",
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 512,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is always the likeliest token.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system message that the conversation starts with.")] = None,
+) -> None:
+    """Talk to a model of a running server."""
+    from python_llm_client.chat import Conversation
+    from python_llm_client.chat import chat as run
+    from python_llm_client.client import StreamClient
+
+    client = StreamClient(url)
+    client.check(model)
+    sampling: dict[str, object] = {"max_tokens": max_tokens}
+    if temperature is not None:
+        sampling["temperature"] = temperature
+    run(Conversation(client, model, system, sampling), prompt)
+
+
+@app.command()
+def demo() -> None:
+    """Start the models of this project, show one answer and eight at once, and stop."""
+    from python_llm_client.demo import demo as run
+
+    run(Console())
