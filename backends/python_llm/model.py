@@ -89,6 +89,7 @@ class TritonPythonModel:
             kv_cache_bytes=settings.kv_cache_memory_mib << 20,
             max_model_len=settings.max_model_len,
         )
+        self._vocab_size = runner.vocab_size
         self._engine = Engine(
             runner,
             max_num_seqs=settings.max_num_seqs,
@@ -105,14 +106,18 @@ class TritonPythonModel:
 
     def _accept(self, triton_request: Any, responder: Any) -> None:
         from python_llm.triton_io.admission import build_requests
-        from python_llm.triton_io.bridge import Delivery, read_inputs
+        from python_llm.triton_io.bridge import Delivery, read_inputs, read_parameters
         from python_llm.triton_io.reply import Reply
         from python_llm.triton_io.text_request import read_text_request
         from python_llm.triton_io.text_response import TextResponder
 
         arrival = time.monotonic()
         asked = read_text_request(
-            read_inputs(triton_request), triton_request.parameters(), triton_request.timeout(), self._tokenizer
+            read_inputs(triton_request),
+            read_parameters(triton_request),
+            triton_request.timeout(),
+            self._tokenizer,
+            self._vocab_size,
         )
         reply = Reply(
             asked.params.n,

@@ -1,4 +1,4 @@
-"""`python-llm chat`: one question, or a conversation, on the terminal. Answers stream to stdout; all else goes to stderr.
+"""`python-llm chat`: one question, or a conversation, on the terminal. Answers go to stdout, all else to stderr.
 
 Does not know tensors: see `client`.
 """

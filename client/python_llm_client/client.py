@@ -18,6 +18,8 @@ import tritonclient.grpc as triton
 from python_llm_client.errors import CommandError
 
 _CHECK_SECONDS = 5.0
+_UNREACHABLE = ("failed to connect", "errors resolving", "DNS resolution failed")
+_WENT_AWAY = ("Stream removed", "Socket closed", "Connection reset", "GOAWAY")
 
 Message = Mapping[str, str]
 """`{"role": "user", "content": "..."}`"""
@@ -92,7 +94,9 @@ class StreamClient:
             inputs.append(_flag("return_stats", True))
         return self._stream(model, inputs, timeout)
 
-    def _stream(self, model: str, inputs: list[triton.InferInput], timeout: float | None) -> Generator[Delta, None, None]:
+    def _stream(
+        self, model: str, inputs: list[triton.InferInput], timeout: float | None
+    ) -> Generator[Delta, None, None]:
         responses: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         with triton.InferenceServerClient(self._url) as connection:
             connection.start_stream(
@@ -119,8 +123,11 @@ class StreamClient:
         if not isinstance(error, triton.InferenceServerException):
             return ClientError(str(error))
         code, message = (error.status() or "").rpartition(".")[2], error.message()
-        if code == "UNAVAILABLE" and "connect" in message.lower():
+        # A model may answer UNAVAILABLE too (its queue is full): only the text tells who said it.
+        if code == "UNAVAILABLE" and any(text in message for text in _UNREACHABLE):
             return ClientError(f"no server answers at {self._url}: start one with python-llm serve, or see --url", code)
+        if code == "UNAVAILABLE" and any(text in message for text in _WENT_AWAY):
+            return ClientError(f"the server at {self._url} went away before the answer was complete", code)
         if code == "DEADLINE_EXCEEDED" and timeout is not None:
             return ClientError(f"the answer took longer than {timeout:g} s and was stopped", code)
         return ClientError(message, code)

@@ -58,7 +58,7 @@ class _Supervisor:
                 print("ready", flush=True)
                 self._wait_until_gone()
         finally:
-            self._process.kill()
+            self._process.end()
             self._reader.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

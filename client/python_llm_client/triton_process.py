@@ -1,25 +1,26 @@
 """One tritonserver child process: how it is started, stopped and cleaned up after.
 
-It must never outlive us, and what it leaves in shared memory when it is killed must go. Does not know models.
+Neither it nor its Python stubs may outlive us, whatever kills us or it; and what they leave in shared memory must go.
+Does not know models.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_SHARED_MEMORY = Path("/dev/shm")
+# Waits for a line that says all is well, or for the end of its input, which comes when we die without a word.
+_GUARD = 'read -r _ || { kill -KILL -- "-$0"; rm -f "$1"*; }'
 
 
 class TritonProcess:
-    """Owned by the main thread: the kernel ties the child's life to the thread that started it."""
+    """A process group of its own: tritonserver leads it, its stubs are the members."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
         """Start `command` with output to the file `log`. Its Python stubs name their shared memory by our prefix."""
@@ -34,37 +35,33 @@ class TritonProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),  # noqa: PLW1509 (no thread runs yet)
             )
-        self.pid = self._process.pid
+        # PR_SET_PDEATHSIG would end tritonserver, but not its stubs: one with a request in flight stays for ever.
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, str(self._process.pid), str(_SHARED_MEMORY / self._prefix)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def poll(self) -> int | None:
-        """Exit status, or None while it runs."""
-        return self._process.poll()
+        """Exit status (negative: the signal that killed it), or None while it runs."""
+        # Not reaped before `end`: until then its process group's number belongs to it.
+        found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def drain(self) -> None:
         """Ask it to finish what runs and to exit."""
         self._process.send_signal(signal.SIGTERM)
 
-    def kill(self) -> None:
-        """End it and its stubs at once."""
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self.remove_shared_memory()
-
-    def remove_shared_memory(self) -> None:
-        """Call it when the process is gone: stubs that were killed leave their regions behind."""
-        for region in Path("/dev/shm").glob(self._prefix + "*"):
+    def end(self) -> None:
+        """Kill what still runs of it, and remove what it left. Call it once, whatever happened before."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for region in _SHARED_MEMORY.glob(self._prefix + "*"):
             region.unlink(missing_ok=True)
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    def in_child() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        # The parent may have died before the line above.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return in_child
+        self._guard.communicate(b"ended\n")

@@ -1,4 +1,4 @@
-"""What sampling parameters do to the logits before a token is chosen: bias, bans, penalties. In place, one row at a time.
+"""What sampling parameters do to the logits before a token is chosen: bias, bans, penalties.
 
 Does not know temperature, filters or randomness (`token_choice.py`).
 """

@@ -17,7 +17,7 @@ from python_llm.engine.plan import TokenLogprob
 def token_logprobs(
     logits: Tensor, targets: Sequence[int], tops: Sequence[int]
 ) -> list[tuple[TokenLogprob, tuple[TokenLogprob, ...]]]:
-    """For each row i of `logits`, float32 [m, vocab]: the logprob of `targets[i]`, and the `tops[i]` most likely tokens.
+    """For row i of `logits`, float32 [m, vocab]: the logprob of `targets[i]`, and the `tops[i]` most likely tokens.
 
     Best first, the lowest id first among equals. A rank is 1 + the number of strictly larger logits.
     """

@@ -33,7 +33,7 @@ class Range:
 
     def __str__(self) -> str:
         if math.isinf(self.high):
-            return f"{'greater than' if self.open_low else 'at least'} {self.low}"
+            return f"{'greater than' if self.open_low else 'of at least'} {self.low}"
         return f"in {'(' if self.open_low else '['}{self.low}, {self.high}]"
 
 

@@ -27,8 +27,8 @@ _WINDOW_GROWTH = 8
 def choose(logits: Tensor, tasks: Sequence[SamplingTask]) -> list[int]:
     """`logits`: float32 [rows, vocab], task i is for row i. A row's token depends on that row and its task alone.
 
-    The draw is by inverse CDF, in float64, over the remaining tokens in order of id. A row without any finite best logit
-    (all -inf, or overflown) gives the token that `argmax` names.
+    The draw is by inverse CDF, in float64, over the remaining tokens in order of id. A row whose best logit is not
+    finite (all are -inf, or one has overflown) gives the token that `argmax` names.
     """
     vocab = logits.shape[1]
     greedy: list[int] = []

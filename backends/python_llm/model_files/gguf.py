@@ -66,7 +66,7 @@ class GGUFFile:
         first = _Part(self.path)
         self.metadata = first.metadata
         self._parts = [first]
-        for part_path in split_paths(self.path, first.metadata)[1:]:
+        for part_path in _later_parts(first):
             self._parts.append(_Part(part_path))
         self.tensors: dict[str, GGUFTensor] = {}
         for index, part in enumerate(self._parts):
@@ -97,20 +97,6 @@ class GGUFFile:
         return np.require(values.reshape(tensor.shape), np.float32, ["C", "W"])
 
 
-def split_paths(path: Path, metadata: dict[str, Any]) -> list[Path]:
-    """All files of the model whose first file is `path`, in order; just `path` when it is not split."""
-    count = int(metadata.get("split.count", 1))
-    if count <= 1:
-        return [path]
-    ending = f"-00001-of-{count:05d}.gguf"
-    if int(metadata.get("split.no", 0)) != 0 or not path.name.endswith(ending):
-        raise ModelLoadError(
-            f"{path} is one part of a model split over {count} files: name its first part, which ends in {ending!r}."
-        )
-    stem = path.name[: -len(ending)]
-    return [path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf") for number in range(1, count + 1)]
-
-
 class _Part:
     """One file: its mapped bytes, its metadata, and a cursor that moves forward through the header."""
 
@@ -138,6 +124,13 @@ class _Part:
         except struct.error:
             raise self._truncated() from None
 
+    def count(self, key: str, default: int) -> int:
+        """A whole number of the metadata."""
+        value = self.metadata.get(key, default)
+        if not isinstance(value, int):
+            raise ModelLoadError(f"{self.path} is damaged: {key} must be a whole number, not {value!r:.80}.")
+        return value
+
     def _truncated(self) -> ModelLoadError:
         return ModelLoadError(
             f"{self.path} is truncated or damaged: its header runs past the end of the file ({len(self.data)} bytes)."
@@ -163,7 +156,7 @@ class _Part:
         return metadata
 
     def _read_tensors(self, part: int) -> list[GGUFTensor]:
-        alignment = int(self.metadata.get("general.alignment", 32))
+        alignment = self.count("general.alignment", 32)
         if alignment <= 0 or alignment & (alignment - 1):
             raise ModelLoadError(f"{self.path}: general.alignment must be a power of two, not {alignment}.")
         entries = []
@@ -261,3 +254,17 @@ class _Part:
         values = np.frombuffer(self.data[self._pos : self._pos + nbytes], dtype)
         self._pos += nbytes
         return values
+
+
+def _later_parts(first: _Part) -> list[Path]:
+    """The other files of a split model, in order; none when it is not split."""
+    count, path = first.count("split.count", 1), first.path
+    if count <= 1:
+        return []
+    ending = f"-00001-of-{count:05d}.gguf"
+    if first.count("split.no", 0) != 0 or not path.name.endswith(ending):
+        raise ModelLoadError(
+            f"{path} is one part of a model split over {count} files: name its first part, which ends in {ending!r}."
+        )
+    stem = path.name[: -len(ending)]
+    return [path.with_name(f"{stem}-{number:05d}-of-{count:05d}.gguf") for number in range(2, count + 1)]

@@ -1,7 +1,7 @@
 """Turns chat messages into a prompt, by the model's own Jinja template.
 
-The environment is the one that templates on the Hugging Face hub are written for. Templates come with the model, so they
-run in a sandbox.
+The environment is the one that templates on the Hugging Face hub are written for. Templates come with the model, so
+they run in a sandbox.
 """
 
 from __future__ import annotations

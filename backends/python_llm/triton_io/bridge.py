@@ -6,6 +6,7 @@ imports. Does not know what the tensors mean.
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 import time
@@ -32,6 +33,12 @@ _SWEEP_SHARE = 0.05
 def read_inputs(triton_request: Any) -> dict[str, np.ndarray]:
     """Input name -> array of every input that the request brings."""
     return {tensor.name(): tensor.as_numpy() for tensor in triton_request.inputs()}
+
+
+def read_parameters(triton_request: Any) -> dict[str, Any]:
+    """The request parameters: some versions of Triton give them as a JSON text."""
+    parameters = triton_request.parameters()
+    return dict(json.loads(parameters) if isinstance(parameters, str) else parameters)
 
 
 def log_error(message: str) -> None:

@@ -56,15 +56,24 @@ class TextRequest:
 
 
 def read_text_request(
-    tensors: Mapping[str, np.ndarray], parameters: Mapping[str, Any], timeout_us: int, tokenizer: Tokenizer
+    tensors: Mapping[str, np.ndarray],
+    parameters: Mapping[str, Any],
+    timeout_us: int,
+    tokenizer: Tokenizer,
+    vocab_size: int,
 ) -> TextRequest:
     """`tensors`: the inputs that the request brings, BYTES as object arrays of bytes. `parameters`: Triton's request
-    parameters. `timeout_us`: Triton's request timeout in microseconds, 0 for none. Raises InvalidRequestError."""
+    parameters. `timeout_us`: Triton's request timeout in microseconds, 0 for none. `vocab_size`: of the model, which can
+    be smaller or larger than its tokenizer's. Raises InvalidRequestError."""
     for name, message in REFUSED_INPUTS.items():
         if name in tensors:
             raise InvalidRequestError(f'input "{name}": {message}')
     stream = _flag(tensors, "stream", False)
     prompt_ids, prompt_text, echo_by_default = _read_prompt(tensors, tokenizer)
+    if (bad := prompt_ids[(prompt_ids < 0) | (prompt_ids >= vocab_size)]).size:
+        raise InvalidRequestError(
+            f"the prompt has the token id {int(bad[0])}; this model knows the ids 0 to {vocab_size - 1}"
+        )
     echo = not _flag(tensors, "exclude_input_in_output", stream or not echo_by_default)
     if echo and stream:
         raise InvalidRequestError(
@@ -73,9 +82,9 @@ def read_text_request(
     returns = Returns(**{f.name: _flag(tensors, f"return_{f.name}", False) for f in dataclasses.fields(Returns)})
     own_parameters = {k: v for k, v in parameters.items() if not k.startswith("triton_")}
     timeout_us = _timeout_us(own_parameters.pop("timeout", timeout_us))
-    params = _read_params(tensors, own_parameters, tokenizer)
+    params = _read_params(tensors, own_parameters, tokenizer, vocab_size)
     return TextRequest(
-        prompt_ids=np.asarray(prompt_ids, dtype=np.int32),
+        prompt_ids=prompt_ids,
         echo=prompt_text if echo else "",
         params=params,
         stream=stream,
@@ -84,8 +93,8 @@ def read_text_request(
     )
 
 
-def _read_prompt(tensors: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> tuple[Any, str, bool]:
-    """Token ids of the prompt, its text, and whether the text is part of the output unless the user says otherwise."""
+def _read_prompt(tensors: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> tuple[np.ndarray, str, bool]:
+    """Token ids of the prompt (int32 [n]), its text, and whether the text is part of the output unless the user says otherwise."""
     given = [name for name in _PROMPT_INPUTS if name in tensors]
     if len(given) != 1:
         came = " and ".join(given) if given else "none"
@@ -94,23 +103,18 @@ def _read_prompt(tensors: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> tup
         raise InvalidRequestError(f'input "tools" goes with the input "messages", not with "{given[0]}"')
     if given == ["text_input"]:
         text = _string(tensors, "text_input")
-        return tokenizer.encode(text), text, True
+        return np.array(tokenizer.encode(text), dtype=np.int32), text, True
     if given == ["messages"]:
         tools = _json(tensors, "tools") if "tools" in tensors else None
         text = render_chat(tokenizer, _json(tensors, "messages"), tools)
         # The template writes the special tokens itself.
-        return tokenizer.encode(text, add_special_tokens=False), text, False
-    ids = tensors["input_ids"].reshape(-1)
-    bad = ids[(ids < 0) | (ids >= tokenizer.vocab_size)]
-    if bad.size:
-        raise InvalidRequestError(
-            f'input "input_ids": {int(bad[0])} is not a token id: 0 to {tokenizer.vocab_size - 1} are expected'
-        )
+        return np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32), text, False
+    ids = tensors["input_ids"].reshape(-1).astype(np.int32)
     return ids, tokenizer.decode(ids.tolist(), skip_special_tokens=False), False
 
 
 def _read_params(
-    tensors: Mapping[str, np.ndarray], parameters: Mapping[str, Any], tokenizer: Tokenizer
+    tensors: Mapping[str, np.ndarray], parameters: Mapping[str, Any], tokenizer: Tokenizer, vocab_size: int
 ) -> SamplingParams:
     values: dict[str, object] = dict(parameters)
     if "sampling_parameters" in tensors:
@@ -122,7 +126,7 @@ def _read_params(
             )
         values.update(given)
     params = parse_sampling_params(values)
-    check_vocab(params, tokenizer.vocab_size)
+    check_vocab(params, vocab_size)
     return dataclasses.replace(
         params,
         eos_token_ids=tuple(sorted(tokenizer.eos_token_ids)),
@@ -154,11 +158,8 @@ def _flag(tensors: Mapping[str, np.ndarray], name: str, default: bool) -> bool:
 
 
 def _string(tensors: Mapping[str, np.ndarray], name: str) -> str:
-    value = _scalar(tensors, name)
-    if isinstance(value, str):
-        return value
     try:
-        return bytes(value).decode("utf-8")
+        return bytes(_scalar(tensors, name)).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidRequestError(f'input "{name}" is not valid UTF-8: {error}') from None
 
@@ -166,6 +167,9 @@ def _string(tensors: Mapping[str, np.ndarray], name: str) -> str:
 def _json(tensors: Mapping[str, np.ndarray], name: str) -> Any:
     text = _string(tensors, name)
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        # "\\ud800" alone is JSON, but no text: it could be neither tokenised nor sent back.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f'input "{name}" is not valid JSON: {error}; it begins {text[:80]!r}') from None
