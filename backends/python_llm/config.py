@@ -1,7 +1,8 @@
 """Every setting of a model: name, type, default, unit, check.
 
 `model.json` in a model's version folder gives the values; `python-llm serve --set MODEL.SETTING=VALUE` overrides them
-through the environment variable `PYTHON_LLM_SET`. Standard library only: the command line and the docs read the same table.
+through the environment variable `PYTHON_LLM_SET`. Standard library only: the command line and the docs read the same
+table.
 Does not know requests' sampling parameters (see `engine.sampling_params`).
 """
 
@@ -106,7 +107,7 @@ def parse_settings(values: Mapping[str, object], *, source: str) -> ModelSetting
 
     Raises SettingsError that names `source`, the setting, what is allowed and what came.
     """
-    checked = {name: _check(name, value, source) for name, value in values.items()}
+    checked: dict[str, Any] = {name: _check(name, value, source) for name, value in values.items()}
     if not checked.get("model"):
         raise SettingsError(
             f'{source}: the setting "model" is missing: a path, a hub id, or package:NAME/FILE is expected'

@@ -1,7 +1,7 @@
-"""A runner without a model: it keeps token ids in the KV pages and reads every sequence back through its page table.
+"""A runner without a model: it keeps token ids in the KV pages and reads sequences back through their page table.
 
-The next token is a hash of what it reads, so one wrong page, one stale page or one token computed twice changes the text
-from there on; `expected_output` computes the same without pages.
+The next token is a hash of what it reads, so one wrong page, one stale page or one token computed twice changes the
+text from there on; `expected_output` computes the same without pages.
 """
 
 from __future__ import annotations

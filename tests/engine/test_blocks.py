@@ -34,7 +34,9 @@ class BlockPoolMachine(RuleBasedStateMachine):
         assert blocks is not None and len(set(blocks)) == count
         assert not set(blocks) & self.held(), "a page that somebody holds was handed out"
         cached = {block for block in self.content if block not in self.held()}
-        assert len(cached & set(blocks)) == max(0, count - (free - len(cached))), "cached pages go only when none is free"
+        assert len(cached & set(blocks)) == max(0, count - (free - len(cached))), (
+            "cached pages go only when none is free"
+        )
         for block in blocks:
             self.content.pop(block, None)
         self.tables.append(blocks)

@@ -140,7 +140,7 @@ def test_decoding_requests_are_served_before_prompt_chunks() -> None:
 
 
 def test_random_company() -> None:
-    """Arrivals, lengths, shared prefixes, cancellations and preemption: nobody's tokens change (CASES 8, 9, 10, 13, 17)."""
+    """Arrivals, lengths, shared prefixes, cancellations and preemption: nobody's tokens change."""
     rng = random.Random(7)
     runner = FakeRunner(num_blocks=30, max_model_len=120)
     prefixes = [prompt_of(rng.randrange(4, 40), seed=i) for i in range(4)]

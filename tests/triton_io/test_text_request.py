@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_tokenizer import EOS_ID, toy_tokenizer
 
 from python_llm.errors import InvalidRequestError
 from python_llm.triton_io.io_spec import INPUTS, REFUSED_INPUTS
 from python_llm.triton_io.text_request import TextRequest, read_text_request
+from toy_tokenizer import EOS_ID, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
 
@@ -26,9 +26,7 @@ def flag(value: bool) -> np.ndarray:
     return np.array([value])
 
 
-def read(
-    tensors: dict[str, np.ndarray], parameters: dict[str, Any] | None = None, timeout_us: int = 0
-) -> TextRequest:
+def read(tensors: dict[str, np.ndarray], parameters: dict[str, Any] | None = None, timeout_us: int = 0) -> TextRequest:
     return read_text_request(tensors, parameters or {}, timeout_us, TOKENIZER, TOKENIZER.vocab_size)
 
 
@@ -41,7 +39,9 @@ def test_plain_text_and_its_defaults() -> None:
     assert asked.params.eos_token_ids == (EOS_ID,)
 
 
-@pytest.mark.parametrize(("stream", "exclude", "echo"), [(False, None, "a"), (False, True, ""), (True, None, ""), (True, True, "")])
+@pytest.mark.parametrize(
+    ("stream", "exclude", "echo"), [(False, None, "a"), (False, True, ""), (True, None, ""), (True, True, "")]
+)
 def test_when_the_prompt_is_part_of_the_output(stream: bool, exclude: bool | None, echo: str) -> None:
     tensors = {"text_input": text("a"), "stream": flag(stream)}
     if exclude is not None:
@@ -118,7 +118,9 @@ def test_what_is_wrong_is_said(tensors: dict[str, np.ndarray], parameters: dict[
         st.sampled_from([tensor["name"] for tensor in INPUTS]),
         st.one_of(
             st.binary(max_size=30),
-            st.sampled_from([b"[]", b"{}", b"null", b'[{"role":"user","content":"x"}]', b'{"n": -1}', b'{"seed": 1e400}']),
+            st.sampled_from(
+                [b"[]", b"{}", b"null", b'[{"role":"user","content":"x"}]', b'{"n": -1}', b'{"seed": 1e400}']
+            ),
         ),
         max_size=5,
     ),

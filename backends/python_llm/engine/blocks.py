@@ -1,8 +1,8 @@
 """Who owns which page of the KV cache, and which pages can be shared.
 
-A page is *used* (one or more requests count on it), *cached* (nobody counts on it, but its content is known to the prefix
-index and it can be shared again) or *free*. Pages are taken from the free ones first, then from the cached ones, the one
-unused for longest first.
+A page is *used* (one or more requests count on it), *cached* (nobody counts on it, but its content is known to the
+prefix index and it can be shared again) or *free*. Pages are taken from the free ones first, then from the cached ones,
+the one unused for longest first.
 
 Owner: the engine thread. Does not know requests, tensors, or what a page holds beyond the hash of its prefix.
 """
@@ -86,7 +86,7 @@ class BlockPool:
             self._hash_of[block] = block_hash
 
     def check(self, tables: Iterable[Sequence[int]]) -> None:
-        """Raise AssertionError unless every page and every count is explained by `tables` (the live requests' pages)."""
+        """Raise AssertionError unless `tables` (the pages of the live requests) explain every page and every count."""
         expected = Counter(block for table in tables for block in table)
         for block in range(self.num_blocks):
             assert self._references[block] == expected[block], (

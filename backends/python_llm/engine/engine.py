@@ -1,7 +1,7 @@
 """The loop: plan -> execute -> commit -> emit.
 
-One thread owns every request, page and plan. Other threads only leave commands in the inbox: `submit` and `cancel` return
-at once. Does not know the model, the tokenizer, or Triton.
+One thread owns every request, page and plan. Other threads only leave commands in the inbox: `submit` and `cancel`
+return at once. Does not know the model, the tokenizer, or Triton.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class Engine:
             limit = self._max_num_seqs + self._max_queue_size
             if self._num_in_flight + len(requests) > limit:
                 raise UnavailableError(
-                    f"too many requests: {self._num_in_flight} sequences are in flight, {len(requests)} more were asked "
-                    f"for, the limit is {limit} (max_num_seqs {self._max_num_seqs} + max_queue_size "
+                    f"too many requests: {self._num_in_flight} sequences are in flight and {len(requests)} more came; "
+                    f"the limit is {limit} (max_num_seqs {self._max_num_seqs} + max_queue_size "
                     f"{self._max_queue_size}); try again later"
                 )
             self._num_in_flight += len(requests)
@@ -134,7 +134,7 @@ class Engine:
         self._thread.join()
 
     def check(self) -> None:
-        """Raise AssertionError unless every page is accounted for. Runs on the engine thread, between steps. Any thread."""
+        """Raise AssertionError unless every page is accounted for. Looks between two steps. Any thread."""
         done: queue.SimpleQueue[AssertionError | None] = queue.SimpleQueue()
 
         def run() -> None:

@@ -1,7 +1,7 @@
 """What the scheduler hands to the runner for one step, and what comes back.
 
-All types are immutable. The arrays inside are views of append-only buffers: nobody writes to positions that a plan covers.
-Does not know requests' states, text or Triton.
+All types are immutable. The arrays inside are views of append-only buffers: nobody writes to positions that a plan
+covers. Does not know requests' states, text or Triton.
 """
 
 from __future__ import annotations

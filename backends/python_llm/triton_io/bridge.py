@@ -1,4 +1,4 @@
-"""The only place, besides model.py, that touches pb_utils: arrays <-> tensors, errors -> Triton codes, senders, sweeper.
+"""The only place beside model.py that touches pb_utils: arrays <-> tensors, errors -> codes, senders, sweeper.
 
 pb_utils exists only inside Triton's stub, and some of its names only after model.py has been imported: hence the late
 imports. Does not know what the tensors mean.

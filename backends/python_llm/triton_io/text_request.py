@@ -63,8 +63,8 @@ def read_text_request(
     vocab_size: int,
 ) -> TextRequest:
     """`tensors`: the inputs that the request brings, BYTES as object arrays of bytes. `parameters`: Triton's request
-    parameters. `timeout_us`: Triton's request timeout in microseconds, 0 for none. `vocab_size`: of the model, which can
-    be smaller or larger than its tokenizer's. Raises InvalidRequestError."""
+    parameters. `timeout_us`: Triton's request timeout in microseconds, 0 for none. `vocab_size`: of the model; it can be
+    smaller or larger than its tokenizer's. Raises InvalidRequestError."""
     for name, message in REFUSED_INPUTS.items():
         if name in tensors:
             raise InvalidRequestError(f'input "{name}": {message}')
@@ -94,7 +94,7 @@ def read_text_request(
 
 
 def _read_prompt(tensors: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> tuple[np.ndarray, str, bool]:
-    """Token ids of the prompt (int32 [n]), its text, and whether the text is part of the output unless the user says otherwise."""
+    """Token ids of the prompt (int32 [n]), its text, and whether the text is part of the output by default."""
     given = [name for name in _PROMPT_INPUTS if name in tensors]
     if len(given) != 1:
         came = " and ".join(given) if given else "none"

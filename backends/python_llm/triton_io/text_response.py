@@ -75,7 +75,7 @@ class TextResponder:
 
 
 def request_stats(requests: Sequence[Request]) -> dict[str, object]:
-    """Statistics of a finished user request: times in milliseconds, summed over nothing: the slowest sequence counts."""
+    """Statistics of a finished user request. Times are in milliseconds; of n sequences the slowest counts."""
 
     def slowest(spans: Iterable[tuple[float | None, float | None]]) -> float | None:
         known = [1000 * (end - start) for start, end in spans if start is not None and end is not None]
