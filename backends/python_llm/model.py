@@ -48,6 +48,7 @@ class TritonPythonModel:
         try:
             folder = Path(pb_utils.get_model_dir())
             self._start(load_settings(folder / "model.json", args["model_name"]), folder)
+            self._publish_metrics(args)
         except PythonLLMError as error:
             raise pb_utils.TritonModelException(str(error)) from None
 
@@ -69,6 +70,7 @@ class TritonPythonModel:
         self._engine.stop()
         self._senders.stop()
         self._sweeper.stop()
+        self._metrics.stop()
 
     def _start(self, settings: ModelSettings, folder: Path) -> None:
         from python_llm.engine.engine import Engine
@@ -103,6 +105,12 @@ class TritonPythonModel:
         self._engine.start()
         self._senders.start()
         self._sweeper.start()
+
+    def _publish_metrics(self, args: dict[str, str]) -> None:
+        from python_llm.triton_io.metrics import MetricsPublisher
+
+        self._metrics = MetricsPublisher(self._engine.load, args["model_name"], args["model_version"])
+        self._metrics.start()
 
     def _accept(self, triton_request: Any, responder: Any) -> None:
         from python_llm.triton_io.admission import build_requests

@@ -79,8 +79,10 @@ def converse(
 def typed_lines() -> Iterator[str]:
     """Lines that the user edits at a prompt, with a history; Ctrl-C drops the line, Ctrl-D ends."""
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.output import create_output
 
-    session: PromptSession[str] = PromptSession()
+    # stdout is for answers, also when it goes to a file while a person types.
+    session: PromptSession[str] = PromptSession(output=create_output(sys.stderr))
     while True:
         try:
             yield session.prompt("> ")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 _SHARED_MEMORY = Path("/dev/shm")
 # Waits for a line that says all is well, or for the end of its input, which comes when we die without a word.
-_GUARD = 'read -r _ || { kill -KILL -- "-$0"; rm -f "$1"*; }'
+_GUARD = 'read -r _ || { kill -s KILL -- "-$0"; rm -f "$1"*; }'
 
 
 class TritonProcess:

@@ -56,9 +56,12 @@ def test_split_gguf_file_brings_all_parts(cache: Path) -> None:
         locate(f"org/model/{names[0]}")
 
 
-def test_gguf_repository_without_config_says_how_to_name_a_file(cache: Path) -> None:
-    cached(cache, "org/model", **{"README.md": b""})
-    with pytest.raises(ModelLoadError, match=r"no config\.json.*'org/model/FILE\.gguf'"):
+@pytest.mark.parametrize(
+    ("held", "missing"), [("README.md", r"no config\.json"), ("config.json", r"no \*\.safetensors")]
+)
+def test_repository_of_gguf_files_says_how_to_name_one(cache: Path, held: str, missing: str) -> None:
+    cached(cache, "org/model", **{held: b"{}", "m.gguf": b"GGUF...."})
+    with pytest.raises(ModelLoadError, match=missing + r".*'org/model/FILE\.gguf'"):
         locate("org/model")
 
 

@@ -12,7 +12,7 @@ from tokenizers import AddedToken, decoders, normalizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
-from python_llm.errors import ModelLoadError
+from python_llm.errors import InvalidRequestError, ModelLoadError
 from python_llm.tokenization.tokenizer import Tokenizer
 from toy_tokenizer import BOS_ID, EOS_ID, toy_tokenizer
 
@@ -64,6 +64,14 @@ def test_text_that_goes_on_keeps_the_space_that_decode_strips() -> None:
     assert PREFIXED.decode(ids) == "a a"
 
 
+@pytest.mark.parametrize(("scheme", "text"), [("always", "a a"), ("first", "a a"), ("never", " a a")])
+def test_metaspace_strips_the_space_that_it_prepends(scheme: str, text: str) -> None:
+    backend = Backend(BPE(vocab={"▁": 0, "a": 1}, merges=[]))
+    backend.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    tokenizer = Tokenizer(backend, eos_token_ids=[], bos_token_id=None, chat_template=None)
+    assert tokenizer.decode([0, 1, 0, 1]) == text == backend.decode([0, 1, 0, 1])
+
+
 def test_special_tokens_are_skipped_or_shown() -> None:
     ids = [BOS_ID, ord("a"), EOS_ID]
     assert TOY.decode(ids) == "a"
@@ -112,6 +120,11 @@ def test_vocab_size_counts_gaps() -> None:
     assert Tokenizer(backend, eos_token_ids=[], bos_token_id=None, chat_template=None).vocab_size == 8
 
 
+def test_half_a_surrogate_pair_is_an_error_of_the_request() -> None:
+    with pytest.raises(InvalidRequestError, match="half a surrogate pair at character 2"):
+        TOY.encode("ab\ud83d")
+
+
 def test_padding_and_truncation_of_the_backend_are_undone() -> None:
     backend = toy_tokenizer()._backend
     backend.enable_truncation(3)
@@ -127,6 +140,7 @@ def test_padding_and_truncation_of_the_backend_are_undone() -> None:
         (None, "missing"),
         (decoders.BPEDecoder(), "BPEDecoder"),
         (decoders.Sequence([decoders.Replace("_", " "), decoders.Fuse()]), "Replace . Fuse"),
+        (decoders.Sequence([decoders.Replace("▁", " "), decoders.Strip(" ", 2, 0)]), "Replace . Strip"),
         (decoders.Fuse(), "Fuse"),
     ],
 )

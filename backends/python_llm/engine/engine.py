@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from python_llm.engine.blocks import BlockPool
 from python_llm.engine.plan import Runner, StepPlan
@@ -26,6 +27,16 @@ from python_llm.errors import (
 
 _IDLE_CHECK_AFTER_S = 1.0
 _DEADLINE_POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy an engine is."""
+
+    num_running: int
+    num_waiting: int
+    kv_usage: float
+    """Share of the pages that requests hold, 0 to 1. Pages that only the prefix index knows do not count."""
 
 
 class Engine:
@@ -69,6 +80,12 @@ class Engine:
     def num_in_flight(self) -> int:
         """Requests submitted and not yet ended. Any thread."""
         return self._num_in_flight
+
+    def load(self) -> Load:
+        """A glance from any thread: the three figures may be a step apart."""
+        scheduler = self._scheduler
+        usage = scheduler.pool.num_used / scheduler.pool.num_blocks
+        return Load(scheduler.num_running, scheduler.num_waiting, usage)
 
     def start(self) -> None:
         self._thread.start()

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from python_llm.engine.largest import largest
 from python_llm.engine.plan import TokenLogprob
 
 
@@ -29,8 +30,8 @@ def token_logprobs(
     # One row at a time: a reduction over one row and over several may add in another order.
     log_totals = torch.stack([_log_total(row) for row in logits]).tolist()
     # One token more than asked for shows whether the last place is shared.
-    best = logits.topk(min(max(tops) + 1, logits.shape[1]))
-    values, token_ids = best.values.cpu().numpy(), best.indices.cpu().numpy()
+    best_logits, best_ids = largest(logits, min(max(tops) + 1, logits.shape[1]))
+    values, token_ids = best_logits.cpu().numpy(), best_ids.cpu().numpy()
     answers = []
     for i, (logit, rank) in enumerate(zip(target_logits.tolist(), target_ranks.tolist(), strict=True)):
         top_ids, top_logits = _order(logits[i], token_ids[i], values[i], tops[i])

@@ -39,7 +39,10 @@ class SamplingParams:
         0, INTEGER, "End-of-sequence, stop tokens and stop strings do not act on the first so many tokens.", Range(0)
     )
     temperature: float = _parameter(
-        1.0, NUMBER, f"Divides the logits. 0 (or less than {GREEDY_BELOW}): always the most likely token.", Range(0, 100)
+        1.0,
+        NUMBER,
+        f"Divides the logits. 0 (or less than {GREEDY_BELOW}): always the most likely token.",
+        Range(0, 100),
     )
     top_k: int = _parameter(
         0, INTEGER, "Draw from the k most likely tokens only. 0 or -1: from all.", Range(-1), aliases={-1: 0}

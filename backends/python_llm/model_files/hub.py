@@ -24,11 +24,12 @@ def download_folder(repo_id: str, revision: str | None) -> Path:
         return str(snapshot_download(repo_id, revision=revision, allow_patterns=_MODEL_FILES, ignore_patterns=["*/*"]))
 
     folder = Path(_explained(download, f"model {repo_id!r}", repo_id, revision))
-    if not (folder / "config.json").is_file():
-        raise ModelLoadError(
-            f"The hub repository {repo_id!r} (copy in {folder}) has no config.json. If it holds GGUF files, name one: "
-            f"'{repo_id}/FILE.gguf'."
-        )
+    for wanted in ("config.json", "*.safetensors"):
+        if not any(folder.glob(wanted)):
+            raise ModelLoadError(
+                f"The hub repository {repo_id!r} (copy in {folder}) has no {wanted}. If it holds GGUF files, name one: "
+                f"'{repo_id}/FILE.gguf'."
+            )
     return folder
 
 

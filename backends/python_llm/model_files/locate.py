@@ -54,7 +54,7 @@ def locate(model: str, *, revision: str | None = None, base_dir: Path | None = N
     if match := _HUB_FILE.fullmatch(model):
         return _local(model, download_file(match[1], match[2], revision))
     if _HUB_ID.fullmatch(model) and not model.endswith(".gguf"):
-        return _local(model, download_folder(model, revision))
+        return ModelFiles(model, "hf", download_folder(model, revision))
     raise ModelLoadError(f"There is no file or folder {path} (from `model`: {model!r}); expected {FORMS}.")
 
 

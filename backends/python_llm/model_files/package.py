@@ -34,7 +34,7 @@ def find_in_package(name_and_file: str) -> Path:
     for folder in folders:
         if (folder / tail).exists():
             return folder / tail
-    below = {path for folder in folders for path in folder.rglob(tail.name)} | {path for path in files if path.exists()}
+    below = {path for folder in folders for path in folder.rglob("*")} | {path for path in files if path.exists()}
     found = sorted(path for path in below if path.parts[-len(tail.parts) :] == tail.parts)
     if len(found) == 1:
         return found[0]

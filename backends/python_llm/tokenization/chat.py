@@ -53,6 +53,7 @@ def render_chat(
         return template.render(
             {
                 **tokenizer.special_tokens,
+                "documents": None,
                 **variables,
                 "messages": checked,
                 "tools": checked_tool_list,

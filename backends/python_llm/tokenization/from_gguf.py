@@ -10,12 +10,11 @@ import logging
 from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, decoders, normalizers
+from tokenizers import AddedToken, decoders, normalizers, processors
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from python_llm.errors import ModelLoadError
-from python_llm.tokenization.post_processor import surround
 from python_llm.tokenization.pre_tokenizers import pre_tokenizer
 from python_llm.tokenization.tokenizer import Tokenizer
 
@@ -61,7 +60,7 @@ def tokenizer_from_gguf(metadata: dict[str, Any]) -> Tokenizer:
     bos = vocab.special_id("bos", 1 if model == "llama" else None)
     eos = vocab.special_id("eos", 2 if model == "llama" else None)
     named = {"bos": bos, "eos": eos, "unk": vocab.special_id("unknown"), "pad": vocab.special_id("padding")}
-    surround(
+    _surround(
         backend,
         bos=vocab.tokens[bos] if bos is not None and metadata.get(_KEY + "add_bos_token", add_bos) else None,
         eos=vocab.tokens[eos] if eos is not None and metadata.get(_KEY + "add_eos_token", False) else None,
@@ -180,3 +179,10 @@ def _bpe(vocab: _Vocab, merges: list[tuple[str, str]], **options: Any) -> Backen
         return Backend(BPE(vocab=vocab.ids, merges=merges, **options))
     except Exception as error:  # the library raises bare Exception
         raise ModelLoadError(f"The GGUF file's tokenizer is damaged: {error}.") from None
+
+
+def _surround(backend: Backend, *, bos: str | None, eos: str | None) -> None:
+    """Make encoding put `bos` first and `eos` last, where given."""
+    template = [*([f"{bos}:0"] if bos is not None else []), "$A:0", *([f"{eos}:0"] if eos is not None else [])]
+    special = [(token, backend.token_to_id(token)) for token in (bos, eos) if token is not None]
+    backend.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)

@@ -1,7 +1,8 @@
 """Builds a tokenizer from a Hugging Face model folder.
 
 `tokenizer.json` is read by the `tokenizers` library; only a folder without one needs transformers, which takes seconds
-to import. BOS, EOS and chat template are those that transformers' AutoTokenizer would use.
+to import. What encoding puts around a text is what tokenizer.json's post-processor says: transformers, too, ignores
+add_bos_token and add_eos_token beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from python_llm.errors import ModelLoadError
-from python_llm.tokenization.post_processor import surround
 from python_llm.tokenization.tokenizer import Tokenizer
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
@@ -25,14 +25,7 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
     named = _named_tokens({**_read_json(folder / "special_tokens_map.json"), **config})
     if (folder / "tokenizer.json").is_file():
         backend = _read_backend(folder / "tokenizer.json")
-        missing = [text for text in named.values() if backend.token_to_id(text) is None]
-        backend.add_special_tokens(missing)
-        if backend.post_processor is None or "add_bos_token" in config or "add_eos_token" in config:
-            surround(
-                backend,
-                bos=named.get("bos_token") if config.get("add_bos_token", False) else None,
-                eos=named.get("eos_token") if config.get("add_eos_token", False) else None,
-            )
+        backend.add_special_tokens([text for text in named.values() if backend.token_to_id(text) is None])
     else:
         backend, named = _through_transformers(folder)
     model_config = _read_json(folder / "config.json")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer as Backend
 
+from python_llm.errors import InvalidRequestError
 from python_llm.tokenization.token_bytes import TokenBytesRule
 
 
@@ -57,7 +58,14 @@ class Tokenizer:
         """Token ids of `text`. Text that spells a special token becomes that token.
 
         `add_special_tokens` puts BOS (EOS, ...) around it as the model wants; a rendered chat template brings its own.
+        InvalidRequestError for half a surrogate pair, which JSON can spell and UTF-8 cannot.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"The text cannot be written in UTF-8: half a surrogate pair at character {error.start}."
+            ) from None
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 

@@ -1,0 +1,108 @@
+"""Asks a real server over gRPC and HTTP and shows everything that comes back: outputs, flags, codes."""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import requests
+import tritonclient.grpc as grpcclient
+from python_llm_client.local_server import LocalServer
+
+_DTYPES = {"bool": "BOOL", "int32": "INT32", "object": "BYTES"}
+
+
+@dataclass
+class Response:
+    """One response of a gRPC stream."""
+
+    outputs: dict[str, list[Any]] = field(default_factory=dict)
+    error: str | None = None
+    is_final: bool = False
+
+
+def tensors(**values: Any) -> list[grpcclient.InferInput]:
+    """str -> STRING[1], bool -> BOOL[1], list of int -> INT32[-1], dict or list of dict -> JSON in STRING[1]."""
+    inputs = []
+    for name, value in values.items():
+        if isinstance(value, bool):
+            array = np.array([value])
+        elif isinstance(value, list) and (not value or isinstance(value[0], int)):
+            array = np.array(value, dtype=np.int32)
+        else:
+            text = value if isinstance(value, str | bytes) else json.dumps(value)
+            array = np.array([text.encode() if isinstance(text, str) else text], dtype=np.object_)
+        tensor = grpcclient.InferInput(name, list(array.shape), _DTYPES[array.dtype.name])
+        tensor.set_data_from_numpy(array)
+        inputs.append(tensor)
+    return inputs
+
+
+def ask(
+    server: LocalServer,
+    model: str,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    timeout_us: int | None = None,
+    wait_s: float = 60,
+    **values: Any,
+) -> list[Response]:
+    """Every response to one request, the final flag's included even when nothing else comes with it."""
+    arrived: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    responses: list[Response] = []
+    with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        client.start_stream(lambda result, error: arrived.put((result, error)))
+        client.async_stream_infer(
+            model,
+            tensors(**values),
+            enable_empty_final_response=True,
+            parameters=dict(parameters or {}),
+            timeout=timeout_us,
+        )
+        while not responses or not (responses[-1].is_final or responses[-1].error):
+            result, error = arrived.get(timeout=wait_s)
+            responses.append(Response(error=str(error)) if error is not None else _response(result))
+        client.stop_stream()
+    return responses
+
+
+def _response(result: grpcclient.InferResult) -> Response:
+    message = result.get_response()
+    outputs = {}
+    for output in message.outputs:
+        array = result.as_numpy(output.name)
+        values = array.tolist()
+        outputs[output.name] = [v.decode() for v in values] if array.dtype == np.object_ else values
+    return Response(outputs, is_final=message.parameters["triton_final_response"].bool_param)
+
+
+def text_of(responses: list[Response], index: int = 0) -> str:
+    assert responses[-1].error is None, responses[-1].error
+    return "".join(response.outputs["text_output"][index] for response in responses if response.outputs)
+
+
+def generate(server: LocalServer, model: str, **body: Any) -> requests.Response:
+    url = f"http://127.0.0.1:{server.http_port}/v2/models/{model}/generate"
+    return requests.post(url, json=body, timeout=60)
+
+
+def generate_stream(server: LocalServer, model: str, **body: Any) -> Iterator[dict[str, Any]]:
+    """The events of /generate_stream."""
+    url = f"http://127.0.0.1:{server.http_port}/v2/models/{model}/generate_stream"
+    with requests.post(url, json=body, stream=True, timeout=60) as response:
+        for line in response.iter_lines():
+            if line.startswith(b"data: "):
+                yield json.loads(line[6:])
+
+
+def metric(server: LocalServer, name: str, model: str) -> float:
+    """The value of one of our gauges."""
+    page = requests.get(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=10).text
+    for line in page.splitlines():
+        if line.startswith(name + "{") and f'model="{model}"' in line:
+            return float(line.rsplit(" ", 1)[1])
+    raise AssertionError(f"{name} of {model} is not among the metrics")
