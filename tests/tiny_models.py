@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +126,11 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
 """One of each family that we serve, every optional part of its decoder switched on."""
 
 
-def tiny_hf_model(kind: str = "llama", seed: int = 0) -> Any:
-    """transformers' own model of `TINY_CONFIGS[kind]`, random weights, float32, eager attention, in eval mode."""
+def tiny_hf_model(kind: str = "llama", seed: int = 0, **changes: Any) -> Any:
+    """transformers' own model of `TINY_CONFIGS[kind]` with `changes`, random weights, float32, eager attention."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = AutoConfig.for_model(**TINY_CONFIGS[kind])
+    config = AutoConfig.for_model(**deepcopy({**TINY_CONFIGS[kind], **changes}))
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -190,29 +190,3 @@ def _convert(value: object, kind: type) -> Any:
         return kind(value) if not isinstance(value, str) else kind(number)
     except ValueError:
         return None
-
-
-def settings_markdown() -> str:
-    """The text of `docs/settings.md`."""
-    lines = [
-        "# Settings of a model",
-        "",
-        "Written from `backends/python_llm/config.py` by `python -m python_llm.config`; do not edit by hand.",
-        "",
-        "They stand in `model_repository/<model>/1/model.json`; `python-llm serve --set MODEL.SETTING=VALUE` overrides",
-        "them. An unknown name is an error at load.",
-        "",
-        "| setting | type | default | allowed | meaning |",
-        "|---|---|---|---|---|",
-    ]
-    for spec in dataclasses.fields(ModelSettings):
-        low, high, unit = spec.metadata["low"], spec.metadata["high"], spec.metadata["unit"]
-        allowed = "" if low is None else f">= {low}" if high is None else f"{low} to {high}"
-        default = "" if spec.name == "model" else json.dumps(spec.default)
-        kind = spec.metadata["kind"].__name__ + (f", {unit}" if unit else "")
-        lines.append(f"| `{spec.name}` | {kind} | `{default}` | {allowed} | {spec.metadata['doc']} |")
-    return "\n".join(lines).replace("| `` |", "| |") + "\n"
-
-
-if __name__ == "__main__":
-    print(settings_markdown(), end="")

@@ -5,6 +5,8 @@ Does not know tensors or processes: see `client` and `local_server`.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -67,6 +69,8 @@ def demo(console: Console) -> None:
 def _show_one(client: StreamClient, console: Console) -> None:
     console.print(f"[bold]> {QUESTION}[/]")
     timing = run_stream(client, QUESTION, max_tokens=96, show=lambda text: console.out(text, end="", highlight=False))
+    if len(timing.arrivals) < 2:
+        raise CommandError(f"the model {MODEL} answered with {timing.tokens} token(s) in one piece: it does not stream")
     rate = 1 / np.mean(timing.gaps())
     console.print(
         f"\n\n{timing.tokens} tokens, the first after {timing.first * 1e3:.0f} ms, then {rate:.1f} tokens/s.\n",
@@ -75,33 +79,48 @@ def _show_one(client: StreamClient, console: Console) -> None:
 
 
 def _show_many(client: StreamClient, console: Console) -> None:
-    console.print(f"{len(TOPICS)} streams at once, for about {STREAM_SECONDS:.0f} s ...")
+    console.print(f"{len(TOPICS)} streams at once, for {STREAM_SECONDS:.0f} s ...")
     start = time.monotonic()
+    end = start + STREAM_SECONDS
 
     def worker(topic: str) -> list[Timing]:
         timings: list[Timing] = []
-        while time.monotonic() - start < STREAM_SECONDS:
-            timings.append(run_stream(client, f"Story {len(timings) + 1}: tell me about {topic}.", max_tokens=64))
+        while time.monotonic() < end:
+            question = f"Story {len(timings) + 1}: tell me about {topic}."
+            timings.append(run_stream(client, question, max_tokens=64, until=end))
         return timings
 
     with ThreadPoolExecutor(len(TOPICS)) as pool:
-        timings = [timing for answers in pool.map(worker, TOPICS) for timing in answers]
+        timings = [timing for answers in pool.map(worker, TOPICS) for timing in answers if timing.arrivals]
+    if not timings:
+        raise CommandError(f"none of {len(TOPICS)} streams had a token within {STREAM_SECONDS:.0f} s")
     console.print(summary(timings, streams=len(TOPICS), seconds=time.monotonic() - start))
 
 
 def run_stream(
-    client: StreamClient, question: str, *, max_tokens: int, show: Callable[[str], object] = lambda text: None
+    client: StreamClient,
+    question: str,
+    *,
+    max_tokens: int,
+    until: float = math.inf,
+    show: Callable[[str], object] = lambda text: None,
 ) -> Timing:
-    """Ask, give each piece of text to `show`, and return when the tokens came. CommandError when none came."""
+    """Ask, give each piece of text to `show`, and return when the tokens came.
+
+    `until`: the time (of `time.monotonic`) when to leave an answer that is not complete.
+    """
     timing = Timing()
     start = time.monotonic()
     messages = [{"role": "user", "content": question}]
-    for delta in client.generate(MODEL, messages=messages, sampling={"max_tokens": max_tokens, "temperature": 0.0}):
-        if delta.tokens:
-            timing.arrivals.append((time.monotonic() - start, delta.tokens))
-        show(delta.text)
-    if len(timing.arrivals) < 2:
-        raise CommandError(f"the model {MODEL} answered {question!r} with {timing.tokens} token(s): it does not stream")
+    sampling = {"max_tokens": max_tokens, "temperature": 0.0}
+    with contextlib.closing(client.generate(MODEL, messages=messages, sampling=sampling)) as answer:
+        for delta in answer:
+            now = time.monotonic()
+            if now > until:
+                break
+            if delta.tokens:
+                timing.arrivals.append((now - start, delta.tokens))
+            show(delta.text)
     return timing
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from python_llm_client.errors import CommandError
+from python_llm_client.guard import Guard
 
 _STOP_SECONDS = 60
 
@@ -78,11 +79,13 @@ def start_server(
         with output.open("w") as stderr:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
         server = LocalServer(process, ports, output)
+        guard = Guard('kill -s TERM "$0"', str(process.pid))
         try:
             _wait_until_ready(server, time.monotonic() + timeout)
             yield server
         finally:
             server.stop()
+            guard.release()
 
 
 def free_ports() -> tuple[int, int, int]:

@@ -14,9 +14,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from python_llm_client.guard import Guard
+
 _SHARED_MEMORY = Path("/dev/shm")
-# Waits for a line that says all is well, or for the end of its input, which comes when we die without a word.
-_GUARD = 'read -r _ || { kill -s KILL -- "-$0"; rm -f "$1"*; }'
 
 
 class TritonProcess:
@@ -37,13 +37,8 @@ class TritonProcess:
                 start_new_session=True,
             )
         # PR_SET_PDEATHSIG would end tritonserver, but not its stubs: one with a request in flight stays for ever.
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, str(self._process.pid), str(_SHARED_MEMORY / self._prefix)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        region_names = str(_SHARED_MEMORY / self._prefix)
+        self._guard = Guard('kill -s KILL -- "-$0"; rm -f "$1"*', str(self._process.pid), region_names)
 
     def poll(self) -> int | None:
         """Exit status (negative: the signal that killed it), or None while it runs."""
@@ -64,4 +59,4 @@ class TritonProcess:
         self._process.wait()
         for region in _SHARED_MEMORY.glob(self._prefix + "*"):
             region.unlink(missing_ok=True)
-        self._guard.communicate(b"ended\n")
+        self._guard.release()

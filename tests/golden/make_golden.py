@@ -33,7 +33,11 @@ def generate(model: Any, ids: list[int], max_new_tokens: int) -> dict[str, Any]:
     import torch
 
     result = model.generate(
-        torch.tensor([ids]), do_sample=False, max_new_tokens=max_new_tokens, output_logits=True, return_dict_in_generate=True
+        torch.tensor([ids]),
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        output_logits=True,
+        return_dict_in_generate=True,
     )
     output = result.sequences[0, len(ids) :].tolist()
     assert len(output) == max_new_tokens

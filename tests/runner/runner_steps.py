@@ -37,7 +37,12 @@ def pages(runner: TorchRunner, count: int, seed: int = 0) -> list[np.ndarray]:
 
 
 def span(
-    runner: TorchRunner, ids: Sequence[int], start: int, end: int, blocks: np.ndarray, sampling: SamplingTask | None = None
+    runner: TorchRunner,
+    ids: Sequence[int],
+    start: int,
+    end: int,
+    blocks: np.ndarray,
+    sampling: SamplingTask | None = None,
 ) -> Span:
     """Tokens [start, end) of a sequence, with the pages that hold [0, end) and no more."""
     return Span(0, start, np.array(ids[start:end], np.int32), blocks[: -(-end // runner.block_size)], sampling)

@@ -99,7 +99,9 @@ def config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:
     config["model_type"] = _MODEL_TYPES[arch]
     config["vocab_size"] = _embedding_rows(gguf)
     config["tie_word_embeddings"] = "output.weight" not in gguf.tensors
-    config["attention_bias"] = arch == "llama" and "blk.0.attn_q.bias" in gguf.tensors
+    if arch == "llama":
+        config["attention_bias"] = "blk.0.attn_q.bias" in gguf.tensors
+        config["mlp_bias"] = "blk.0.ffn_up.bias" in gguf.tensors
     config.setdefault("num_key_value_heads", config["num_attention_heads"])
     head_dim = config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     for name in ("attention.value_length", "rope.dimension_count"):

@@ -76,8 +76,11 @@ def load_runner(files: ModelFiles, *, block_size: int, kv_cache_bytes: int, max_
             f"A KV cache of {kv_cache_bytes} bytes holds {capacity} tokens of {files.spec}; "
             f"max_model_len {max_model_len} needs at least {needed} bytes."
         )
-    decoder = Decoder(spec, load_weights(files, config, spec))
-    return TorchRunner(decoder, KVCache(spec, num_blocks, block_size), min(longest, capacity))
+    try:
+        kv = KVCache(spec, num_blocks, block_size)
+    except RuntimeError:
+        raise ModelLoadError(f"This machine cannot give {num_blocks * block_bytes} bytes for the KV cache.") from None
+    return TorchRunner(Decoder(spec, load_weights(files, config, spec)), kv, min(longest, capacity))
 
 
 def _gguf_source(gguf: GGUFFile, config: Mapping[str, Any]) -> _Source:

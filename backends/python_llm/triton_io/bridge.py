@@ -53,9 +53,12 @@ class Responder:
     def __init__(self, triton_request: Any) -> None:
         self._sender = triton_request.get_response_sender()
         self._is_finished = False
+        self._lock = threading.Lock()
+        """The FINAL flag frees what `is_cancelled` looks at; together they crash the whole server."""
 
     def is_cancelled(self) -> bool:
-        return bool(self._sender.is_cancelled())
+        with self._lock:
+            return not self._is_finished and bool(self._sender.is_cancelled())
 
     def send_outputs(self, outputs: Mapping[str, np.ndarray], *, is_last: bool) -> None:
         import triton_python_backend_utils as pb_utils
@@ -72,20 +75,13 @@ class Responder:
         triton_error = pb_utils.TritonError(str(error), _code(error))
         self._send(pb_utils.InferenceResponse(output_tensors=[], error=triton_error), is_last=True)
 
-    def finish(self) -> None:
-        """Send the bare FINAL flag, unless it has been sent: a request without it hangs its client and the unload."""
-        import triton_python_backend_utils as pb_utils
-
-        if not self._is_finished:
-            self._is_finished = True
-            self._sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-
     def _send(self, response: Any, is_last: bool) -> None:
         import triton_python_backend_utils as pb_utils
 
         if is_last:
-            self._is_finished = True
-            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            with self._lock:
+                self._is_finished = True
+                self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
         else:
             self._sender.send(response)
 

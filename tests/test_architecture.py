@@ -1,0 +1,61 @@
+"""Who may import whom (docs/architecture.md), and that importing a light room stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BACKEND = ROOT / "backends" / "python_llm"
+CLIENT = ROOT / "client" / "python_llm_client"
+
+ALLOWED = {
+    "engine": {"errors"},
+    "model_files": {"errors"},
+    "tokenization": {"errors", "model_files"},
+    "runner": {"errors", "model_files", "engine.plan", "engine.sampling"},
+    "triton_io": {"errors", "engine", "tokenization"},
+    "config": {"errors"},
+    "errors": set(),
+}
+
+
+def imports(file: Path) -> set[str]:
+    """Modules of our own that `file` imports, without the leading package name."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return {name.removeprefix("python_llm.") for name in found if name.split(".")[0] == "python_llm"}
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_rooms_import_only_what_they_may(room: str) -> None:
+    files = list((BACKEND / room).glob("**/*.py")) or [BACKEND / f"{room}.py"]
+    for file in files:
+        for name in imports(file):
+            allowed = {room, *ALLOWED[room]}
+            assert any(name == a or name.startswith(a + ".") for a in allowed), f"{file.name} imports {name}"
+
+
+def test_only_the_door_knows_pb_utils() -> None:
+    for file in BACKEND.glob("**/*.py"):
+        if "triton_python_backend_utils" in file.read_text(encoding="utf-8"):
+            assert file.name == "model.py" or file.parent.name == "triton_io", file
+
+
+def test_the_client_knows_the_settings_and_nothing_else() -> None:
+    for file in CLIENT.glob("**/*.py"):
+        assert imports(file) <= {"config", "errors"}, file
+
+
+@pytest.mark.parametrize("module", ["python_llm.config", "python_llm.tokenization.load", "python_llm_client.cli"])
+def test_light_modules_do_not_load_torch_or_transformers(module: str) -> None:
+    code = f"import sys, {module}; assert not {{'torch', 'transformers'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
