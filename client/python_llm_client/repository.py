@@ -50,7 +50,7 @@ def read_repositories(folders: Iterable[Path]) -> dict[str, Model]:
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(
-                f"the model repository {folder} does not exist: --model-repository must name a folder that holds one "
+                f"the model repository {folder} is not a folder: --model-repository must name a folder that holds one "
                 "folder per model"
             )
         found = sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
@@ -104,7 +104,7 @@ def unknown_model(name: str, models: Iterable[str]) -> str:
     """The sentence for a model that is not there: names the nearest, and all."""
     there = sorted(models)
     near = difflib.get_close_matches(name, there, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else ";"
+    hint = f'; did you mean "{near[0]}"?' if near else "."
     return f'there is no model "{name}"{hint} There are: {", ".join(there)}'
 
 
@@ -136,9 +136,14 @@ def check_settings(models: Iterable[Model], overrides: Mapping[str, Mapping[str,
     """Read the model.json of every `python_llm` model as the backend will. Raises UsageError."""
     environ = {OVERRIDES_VARIABLE: json.dumps(overrides)}
     for model in models:
+        versions = [child for child in model.folder.iterdir() if child.is_dir() and child.name.isdigit()]
+        if not model.backend and any((version / "model.json").exists() for version in versions):
+            raise UsageError(
+                f"the model {model.name} has a model.json and no backend: "
+                f'write backend: "{BACKEND}" into {model.folder / "config.pbtxt"}'
+            )
         if model.backend != BACKEND:
             continue
-        versions = [child for child in model.folder.iterdir() if child.is_dir() and child.name.isdigit()]
         if not versions:
             raise UsageError(f"the model {model.name} has no version: put its model.json into {model.folder / '1'}")
         try:

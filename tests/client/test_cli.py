@@ -64,7 +64,7 @@ def test_wrong_usage_is_one_line(arguments: tuple[str, ...], part: str) -> None:
 
 
 def test_a_missing_repository(tmp_path: Path) -> None:
-    refused(run("serve", f"--model-repository={tmp_path / 'nowhere'}"), "nowhere does not exist", "--model-repository")
+    refused(run("serve", f"--model-repository={tmp_path / 'nowhere'}"), "nowhere is not a folder", "--model-repository")
 
 
 def test_an_empty_repository(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_an_unknown_model_names_the_nearest_and_all(models: dict[str, repository
 
 
 def test_a_missing_repository_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nowhere does not exist"):
+    with pytest.raises(UsageError, match="nowhere is not a folder"):
         repository.read_repositories([tmp_path / "nowhere"])
 
 
@@ -141,4 +141,11 @@ def test_a_model_without_a_version_says_where_it_belongs(tmp_path: Path) -> None
     (tmp_path / "smollm2").mkdir()
     (tmp_path / "smollm2" / "config.pbtxt").write_text(LLM)
     with pytest.raises(UsageError, match=r"smollm2 has no version: .*smollm2/1"):
+        repository.check_settings(repository.read_repositories([tmp_path]).values(), {})
+
+
+def test_a_language_model_without_a_backend_is_told_the_line_to_write(tmp_path: Path) -> None:
+    add(tmp_path, "smollm2")
+    (tmp_path / "smollm2" / "config.pbtxt").unlink()
+    with pytest.raises(UsageError, match=r'write backend: "python_llm" into .*smollm2/config\.pbtxt'):
         repository.check_settings(repository.read_repositories([tmp_path]).values(), {})

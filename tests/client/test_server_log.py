@@ -47,7 +47,7 @@ def test_a_reason_becomes_one_sentence_without_a_stack(reason: str, expected: st
 
 def test_the_last_error_is_the_message_alone() -> None:
     assert last_error(LOG) == "Internal: failed to load all models"
-    assert last_error("I1130 04:33:36.1 1 a.cc:1] \"fine\"\nerror: creating server: no\n") == "creating server: no"
+    assert last_error('I1130 04:33:36.1 1 a.cc:1] "fine"\nerror: creating server: no\n') == "creating server: no"
     assert last_error("I1130 all is well\n") is None
 
 

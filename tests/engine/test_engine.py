@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from fake_runner import EOS, FakeRunner, expected_output
 
+from fake_runner import EOS, FakeRunner, expected_output
 from python_llm.engine.engine import Engine
 from python_llm.engine.plan import StepPlan
 from python_llm.engine.request import FinishReason, Output, Request

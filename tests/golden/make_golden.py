@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parent / "support"))
 from models import gemma3_path, smollm2_path  # noqa: E402
-
-# Left on the path, tests/triton would pass for the package `triton` that torch looks for.
-sys.path.pop()
 
 
 def generate(model: Any, ids: list[int], max_new_tokens: int) -> dict[str, Any]:
     """`output` and `margin` of one prompt."""
     import torch
 
+    inputs = torch.tensor([ids])
     result = model.generate(
-        torch.tensor([ids]),
+        inputs,
+        # Left out, it would be guessed, and every <|im_end|> of a chat taken for padding.
+        attention_mask=torch.ones_like(inputs),
         do_sample=False,
         max_new_tokens=max_new_tokens,
         output_logits=True,
@@ -48,9 +48,9 @@ def generate(model: Any, ids: list[int], max_new_tokens: int) -> dict[str, Any]:
 
 def main(name: str) -> None:
     import torch
-    from prompts import GEMMA3, SMOLLM2
     from transformers import AutoModelForCausalLM
 
+    from prompts import GEMMA3, SMOLLM2
     from python_llm.model_files.locate import ModelFiles
     from python_llm.tokenization.load import load_tokenizer
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 _TRAIN = (
     "The night train left the harbour a few minutes after ten. In the third carriage an old clockmaker unpacked his "
-    "supper: bread, two boiled eggs, a twist of salt. Across from him a girl was reading a book about comets, and every "
-    "time the train leaned into a curve she put a finger on the line so as not to lose her place. "
+    "supper: bread, two boiled eggs, a twist of salt. Across from him a girl was reading a book about comets, and "
+    "every time the train leaned into a curve she put a finger on the line so as not to lose her place. "
 )
 _RIVER = (
-    "A river is older than its bridges. Engineers who build across it measure the flood of a hundred years, add a margin, "
-    "and hope. In 1784 the ice took four of the nine arches in one night; the town rebuilt them in timber, then in stone, "
-    "then in iron, and each time the toll went up by a farthing. The ledgers are still kept in the vestry. "
+    "A river is older than its bridges. Engineers who build across it measure the flood of a hundred years, add a "
+    "margin, and hope. In 1784 the ice took four of the nine arches in one night; the town rebuilt them in timber, "
+    "then in stone, then in iron, and each time the toll went up by a farthing. The ledgers are still kept in the "
+    "vestry. "
 )
 _BREAD = (
-    "To make the bread, weigh 500 g of flour, 350 g of water, 10 g of salt and 2 g of dry yeast. Mix until no dry flour "
-    "is left, wait half an hour, then fold the dough four times at intervals of twenty minutes. Let it rise until it has "
-    "doubled, shape it, and bake it at 230 degrees for forty minutes in a closed pot. "
+    "To make the bread, weigh 500 g of flour, 350 g of water, 10 g of salt and 2 g of dry yeast. Mix until no dry "
+    "flour is left, wait half an hour, then fold the dough four times at intervals of twenty minutes. Let it rise "
+    "until it has doubled, shape it, and bake it at 230 degrees for forty minutes in a closed pot. "
 )
 _NETWORK = (
     "A router keeps a table of prefixes. When a packet arrives, it looks for the longest prefix that matches the "
-    "destination, rewrites the link-layer header, decrements the time to live and puts the packet into the queue of the "
-    "outgoing port. If the queue is full, the packet is dropped, and it is the sender's task to notice and slow down. "
+    "destination, rewrites the link-layer header, decrements the time to live and puts the packet into the queue of "
+    "the outgoing port. If the queue is full, the packet is dropped, and it is the sender's task to notice and slow "
+    "down. "
 )
 _CODE = '''\
 class Node:

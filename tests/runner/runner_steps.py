@@ -42,6 +42,7 @@ def span(
     start: int,
     end: int,
     blocks: np.ndarray,
+    *,
     sampling: SamplingTask | None = None,
 ) -> Span:
     """Tokens [start, end) of a sequence, with the pages that hold [0, end) and no more."""
@@ -70,7 +71,7 @@ def greedy(runner: TorchRunner, prompt: Sequence[int], count: int, blocks: np.nd
         task = None
         if end == len(ids):
             task = SamplingTask(GREEDY, 0, np.array(ids, np.int32), len(prompt), None)
-        tokens = runner.execute(StepPlan((span(runner, ids, start, end, blocks, task),))).tokens[0]
+        tokens = runner.execute(StepPlan((span(runner, ids, start, end, blocks, sampling=task),))).tokens[0]
         ids.extend(token.token_id for token in tokens)
         start = end
     return ids[len(prompt) :]

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from runner_steps import chunked_logits, greedy, logits, pages, span
 
 from python_llm.runner import batch
 from python_llm.runner.decoder import Decoder
 from python_llm.runner.kv_cache import KVCache
 from python_llm.runner.runner import TorchRunner
 from python_llm.runner.spec import LayerSpec
+from runner_steps import chunked_logits, greedy, logits, pages, span
 from tiny_models import random_weights, toy_runner, toy_spec
 
 WINDOW = 8

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from runner_steps import chunked_logits, greedy, logits, pages, runner_of, span
 
 from python_llm.runner.runner import TorchRunner
+from runner_steps import chunked_logits, greedy, logits, pages, runner_of, span
 from tiny_models import TINY_CONFIGS, tiny_hf_folder, tiny_hf_model
 
 LENGTH = 41

@@ -9,9 +9,9 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from runner_steps import chunked_logits, pages, runner_of
 
 from python_llm.errors import ModelLoadError
+from runner_steps import chunked_logits, pages, runner_of
 from tiny_models import tiny_hf_model
 
 IDS = list(range(7, 37))
@@ -102,9 +102,9 @@ def test_logits_of_a_gguf_file(tmp_path: Path, kind: str) -> None:
 
 def test_settings_and_architectures_that_we_do_not_know_are_refused(tmp_path: Path) -> None:
     model = tiny_hf_model("llama")
-    with pytest.raises(ModelLoadError, match="'llama' with the setting 'attention.scale' is not supported"):
+    with pytest.raises(ModelLoadError, match=r"'llama' with the setting 'attention\.scale' is not supported"):
         runner_of(_write(tmp_path / "scale.gguf", "llama", model, attention__scale=0.5))
-    with pytest.raises(ModelLoadError, match="rope.dimension_count must equal the head size 12, not 6.0"):
+    with pytest.raises(ModelLoadError, match=r"rope\.dimension_count must equal the head size 12, not 6\.0"):
         runner_of(_write(tmp_path / "partial.gguf", "llama", model, rope__dimension_count=6.0))
     writer = gguf.GGUFWriter(tmp_path / "other.gguf", "mamba")
     writer.write_header_to_file()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from runner_steps import chunked_logits, pages, runner_of
 from safetensors.torch import load_file, save_file
 
 from python_llm.errors import ModelLoadError
 from python_llm.model_files.locate import ModelFiles
 from python_llm.runner.kv_cache import KVCache
 from python_llm.runner.loader import load_runner, read_config
+from runner_steps import chunked_logits, pages, runner_of
 from tiny_models import TINY_CONFIGS, tiny_hf_folder, tiny_hf_model
 
 IDS = [5, 9, 77, 120, 3, 44]
@@ -64,11 +64,8 @@ def test_gemma3_with_vision(tmp_path: Path, prefix: str) -> None:
     expected = _logits(folder)
     renamed = {"vision_tower.x": torch.ones(2), "model.multi_modal_projector.y": torch.ones(2)}
     for name, value in load_file(folder / "model.safetensors").items():
-        if prefix == "model.language_model.":
-            name = name.replace("model.", prefix, 1)
-        elif name != "lm_head.weight":
-            name = prefix + name
-        renamed[name] = value
+        new_style = name.replace("model.", "model.language_model.", 1)
+        renamed[new_style if prefix.startswith("model.") else prefix + name] = value
     save_file(renamed, folder / "model.safetensors")
     config = {"model_type": "gemma3", "text_config": TINY_CONFIGS["gemma3"]}
     (folder / "config.json").write_text(json.dumps(config))
@@ -102,19 +99,19 @@ def test_tensors_that_do_not_fit(folder: Path, change: dict[str, torch.Tensor | 
 def test_folders_that_cannot_be_read(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:200])
-    with pytest.raises(ModelLoadError, match="Cannot read .*model.safetensors"):
+    with pytest.raises(ModelLoadError, match=r"Cannot read .*model\.safetensors"):
         runner_of(folder)
     weights.unlink()
-    with pytest.raises(ModelLoadError, match="neither model.safetensors nor"):
+    with pytest.raises(ModelLoadError, match=r"neither model\.safetensors nor"):
         runner_of(folder)
     (folder / "pytorch_model.bin").touch()
     with pytest.raises(ModelLoadError, match=r"PyTorch \.bin weights, .* convert them to safetensors"):
         runner_of(folder)
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"x": "gone.safetensors"}}')
-    with pytest.raises(ModelLoadError, match="gone.safetensors"):
+    with pytest.raises(ModelLoadError, match=r"gone\.safetensors"):
         runner_of(folder)
     (folder / "config.json").write_text("{")
-    with pytest.raises(ModelLoadError, match="config.json"):
+    with pytest.raises(ModelLoadError, match=r"config\.json"):
         runner_of(folder)
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from runner_steps import GREEDY, chunked_logits, pages, span
 
 from python_llm.engine.plan import PromptLogprobsTask, SamplingTask, Span, StepPlan
 from python_llm.runner import runner as runner_module
+from runner_steps import GREEDY, chunked_logits, pages, span
 from tiny_models import toy_runner
 
 IDS = np.random.default_rng(0).integers(0, 258, 21).tolist()
@@ -23,9 +23,9 @@ def test_only_spans_that_ask_are_sampled() -> None:
     result = runner.execute(
         StepPlan(
             (
-                span(runner, IDS, 0, 21, tables[0], task),
+                span(runner, IDS, 0, 21, tables[0], sampling=task),
                 span(runner, IDS, 0, 7, tables[1]),
-                span(runner, IDS, 0, 5, tables[2], short),
+                span(runner, IDS, 0, 5, tables[2], sampling=short),
             )
         )
     )
@@ -51,7 +51,8 @@ def test_prompt_logprobs_of_chunks(monkeypatch: pytest.MonkeyPatch, head_rows: i
     rows_of_head = []
     head = runner.decoder.logits
     monkeypatch.setattr(runner.decoder, "logits", lambda hidden: rows_of_head.append(len(hidden)) or head(hidden))
-    mate = span(runner, IDS, 0, 1, mate_table, SamplingTask(GREEDY, 0, np.array(IDS[:1], np.int32), 1, None))
+    mate_task = SamplingTask(GREEDY, 0, np.array(IDS[:1], np.int32), 1, None)
+    mate = span(runner, IDS, 0, 1, mate_table, sampling=mate_task)
     found = []
     for start in range(0, 21, 8):
         end = min(start + 8, 21)

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpus import NASTY, texts
 from hypothesis import given, settings
 from tokenizers import AddedToken, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
+from corpus import NASTY, texts
 from models import gemma3_path, smollm2_path
 from python_llm.errors import ModelLoadError
 from python_llm.model_files.gguf import GGUFFile

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import NASTY
 from tokenizers import AddedToken, processors
 
+from corpus import NASTY
 from python_llm.errors import ModelLoadError
 from python_llm.model_files.locate import locate
 from python_llm.tokenization.load import load_tokenizer

@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 
 import pytest
-from corpus import NASTY, texts
 from hypothesis import given
 from tokenizers import normalizers, pre_tokenizers
 
+from corpus import NASTY, texts
 from python_llm.errors import ModelLoadError
 from python_llm.tokenization import pre_tokenizers as ours
 from python_llm.tokenization.token_bytes import byte_level_bytes

@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from corpus import NASTY, texts
 from hypothesis import given
 from tokenizers import AddedToken, decoders, normalizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
+from corpus import NASTY, texts
 from python_llm.errors import InvalidRequestError, ModelLoadError
 from python_llm.tokenization.tokenizer import Tokenizer
 from toy_tokenizer import BOS_ID, EOS_ID, toy_tokenizer

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import requests
 import tritonclient.grpc as grpcclient
+
 from python_llm_client.local_server import LocalServer
 
 _DTYPES = {"bool": "BOOL", "int32": "INT32", "object": "BYTES"}

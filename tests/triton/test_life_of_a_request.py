@@ -15,6 +15,7 @@ import psutil
 import pytest
 import requests
 import tritonclient.grpc as grpcclient
+
 from asking import Response, ask, generate, generate_stream, metric, tensors, text_of
 from python_llm_client.local_server import LocalServer
 from server import running_server

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from echo_models import write_dying_model, write_echo_model, write_failing_model, write_sleeping_model
-from server import running_server
 
+from echo_models import write_dying_model, write_echo_model, write_failing_model, write_sleeping_model
 from python_llm_client.client import ClientError, StreamClient
 from python_llm_client.local_server import LocalServer, free_ports
+from server import running_server
 
 pytestmark = pytest.mark.triton
 

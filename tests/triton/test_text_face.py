@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import requests
 import tritonclient.grpc as grpcclient
+
 from asking import ask, generate, generate_stream, tensors, text_of
+from python_llm.triton_io.io_spec import INPUTS, OUTPUTS, REFUSED_INPUTS
 from python_llm_client.local_server import LocalServer
 from server import running_server
 from tiny_repository import add_model
-
-from python_llm.triton_io.io_spec import INPUTS, OUTPUTS, REFUSED_INPUTS
 
 pytestmark = pytest.mark.triton
 

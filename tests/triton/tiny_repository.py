@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 from safetensors.torch import save_file
-from tiny_models import random_weights
-from toy_tokenizer import CHAT_TEMPLATE, toy_tokenizer
 
 from python_llm.runner.hf_config import spec_from_hf_config
+from tiny_models import random_weights
+from toy_tokenizer import CHAT_TEMPLATE, toy_tokenizer
 
 CONFIG = {
     "model_type": "llama",

@@ -1,0 +1,314 @@
+#include "matrix.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "simd.h"
+
+namespace pl {
+namespace {
+
+constexpr int kHalfBytes = kTile * 2;  // one float16 for each output of a tile
+
+// Bytes of one block: 16 outputs x 32 inputs with their scales.
+size_t block_bytes(Format format) {
+  switch (format) {
+    case Format::kInt4: return kTile * kGroup / 2 + 2 * kHalfBytes;
+    case Format::kInt8: return kTile * kGroup + kHalfBytes;
+    case Format::kInt8Min:
+    case Format::kInt8Group16: return kTile * kGroup + 2 * kHalfBytes;
+    case Format::kFloat32: return kTile * kGroup * 4;
+    default: return kTile * kGroup * 2;
+  }
+}
+
+Matrix allocate(Format format, int n, int k) {
+  Matrix matrix;
+  matrix.format = format;
+  matrix.n = n;
+  matrix.k = k;
+  matrix.tile_bytes = block_bytes(format) * (k / kGroup);
+  const size_t bytes = (matrix.tile_bytes * matrix.tiles() + 63) / 64 * 64;
+  matrix.data = static_cast<uint8_t*>(std::aligned_alloc(64, bytes));
+  if (matrix.data == nullptr) throw std::bad_alloc();
+  std::memset(matrix.data, 0, bytes);
+  return matrix;
+}
+
+uint16_t half_bits(float value) {
+  return static_cast<uint16_t>(_mm_extract_epi16(_mm_cvtps_ph(_mm_set_ss(value), _MM_FROUND_TO_NEAREST_INT), 0));
+}
+
+// Weights lie as the kernels read them: 4 inputs of 8 outputs in 32 bytes, outputs 0-7 before 8-15. For 4 bits two such
+// pieces share bytes: inputs 8j..8j+3 in the low halves, 8j+4..8j+7 in the high ones.
+size_t position(int output, int input) { return (input / 4) * 64 + (output / 8) * 32 + (output % 8) * 4 + input % 4; }
+
+size_t nibble_position(int output, int input) {
+  return (input / 8) * 64 + (output / 8) * 32 + (output % 8) * 4 + input % 4;
+}
+
+// R rows times one tile of 4-bit weights. 8 sums of 2 products fit 16 bits: 8 * 2 * 15 * 127 = 30,480.
+template <int R>
+void tile_int4(const uint8_t* w, int groups, const int8_t* q, const float* scale, const float* sum, size_t k, float* out,
+               size_t stride) {
+  const __m256i nibble = _mm256_set1_epi8(15);
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256 acc[R][2];
+  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+  for (int g = 0; g < groups; ++g) {
+    __m256i part[R][2];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const __m256i b0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64));
+      const __m256i b1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64 + 32));
+      const __m256i low0 = _mm256_and_si256(b0, nibble);
+      const __m256i low1 = _mm256_and_si256(b1, nibble);
+      const __m256i high0 = _mm256_and_si256(_mm256_srli_epi16(b0, 4), nibble);
+      const __m256i high1 = _mm256_and_si256(_mm256_srli_epi16(b1, 4), nibble);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) {
+        const int8_t* a = q + r * k + g * kGroup + j * 8;
+        int32_t four[2];
+        std::memcpy(four, a, 8);
+        const __m256i a0 = _mm256_set1_epi32(four[0]);
+        const __m256i a1 = _mm256_set1_epi32(four[1]);
+        const __m256i s0 = _mm256_add_epi16(_mm256_maddubs_epi16(low0, a0), _mm256_maddubs_epi16(high0, a1));
+        const __m256i s1 = _mm256_add_epi16(_mm256_maddubs_epi16(low1, a0), _mm256_maddubs_epi16(high1, a1));
+        part[r][0] = j == 0 ? s0 : _mm256_add_epi16(part[r][0], s0);
+        part[r][1] = j == 0 ? s1 : _mm256_add_epi16(part[r][1], s1);
+      }
+    }
+    const auto* halves = reinterpret_cast<const uint16_t*>(w + 256);
+    const __m256 d0 = load_half(halves), d1 = load_half(halves + 8);
+    const __m256 m0 = load_half(halves + 16), m1 = load_half(halves + 24);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const __m256 s = _mm256_broadcast_ss(scale + r * (k / kGroup) + g);
+      const __m256 t = _mm256_broadcast_ss(sum + r * (k / kGroup) + g);
+      const __m256 f0 = _mm256_cvtepi32_ps(_mm256_madd_epi16(part[r][0], ones));
+      const __m256 f1 = _mm256_cvtepi32_ps(_mm256_madd_epi16(part[r][1], ones));
+      acc[r][0] = _mm256_fmadd_ps(m0, t, _mm256_fmadd_ps(_mm256_mul_ps(f0, s), d0, acc[r][0]));
+      acc[r][1] = _mm256_fmadd_ps(m1, t, _mm256_fmadd_ps(_mm256_mul_ps(f1, s), d1, acc[r][1]));
+    }
+    w += 256 + 2 * kHalfBytes;
+  }
+  for (int r = 0; r < R; ++r) {
+    _mm256_storeu_ps(out + r * stride, acc[r][0]);
+    _mm256_storeu_ps(out + r * stride + 8, acc[r][1]);
+  }
+}
+
+// R rows times one tile of 8-bit weights. maddubs wants one unsigned side: |w| * (a with w's sign).
+template <int R, Format F>
+void tile_int8(const uint8_t* w, int groups, const int8_t* q, const float* scale, const float* sum, size_t k, float* out,
+               size_t stride) {
+  constexpr int kParts = F == Format::kInt8Group16 ? 2 : 1;
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256 acc[R][2];
+  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+  for (int g = 0; g < groups; ++g) {
+    const auto* halves = reinterpret_cast<const uint16_t*>(w + kTile * kGroup);
+    for (int p = 0; p < kParts; ++p) {
+      __m256i part[R][2];
+      for (int r = 0; r < R; ++r) part[r][0] = part[r][1] = _mm256_setzero_si256();
+      for (int j = p * 8 / kParts; j < (p + 1) * 8 / kParts; ++j) {
+        const __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64));
+        const __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64 + 32));
+        const __m256i u0 = _mm256_abs_epi8(w0), u1 = _mm256_abs_epi8(w1);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          int32_t four;
+          std::memcpy(&four, q + r * k + g * kGroup + j * 4, 4);
+          const __m256i a = _mm256_set1_epi32(four);
+          const __m256i s0 = _mm256_maddubs_epi16(u0, _mm256_sign_epi8(a, w0));
+          const __m256i s1 = _mm256_maddubs_epi16(u1, _mm256_sign_epi8(a, w1));
+          part[r][0] = _mm256_add_epi32(part[r][0], _mm256_madd_epi16(s0, ones));
+          part[r][1] = _mm256_add_epi32(part[r][1], _mm256_madd_epi16(s1, ones));
+        }
+      }
+      const __m256 d0 = load_half(halves + p * kTile), d1 = load_half(halves + p * kTile + 8);
+      for (int r = 0; r < R; ++r) {
+        const __m256 s = _mm256_broadcast_ss(scale + r * (k / kGroup) + g);
+        acc[r][0] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(part[r][0]), s), d0, acc[r][0]);
+        acc[r][1] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(part[r][1]), s), d1, acc[r][1]);
+      }
+    }
+    if constexpr (F == Format::kInt8Min) {
+      const __m256 m0 = load_half(halves + kTile), m1 = load_half(halves + kTile + 8);
+      for (int r = 0; r < R; ++r) {
+        const __m256 t = _mm256_broadcast_ss(sum + r * (k / kGroup) + g);
+        acc[r][0] = _mm256_fmadd_ps(m0, t, acc[r][0]);
+        acc[r][1] = _mm256_fmadd_ps(m1, t, acc[r][1]);
+      }
+    }
+    w += block_bytes(F);
+  }
+  for (int r = 0; r < R; ++r) {
+    _mm256_storeu_ps(out + r * stride, acc[r][0]);
+    _mm256_storeu_ps(out + r * stride + 8, acc[r][1]);
+  }
+}
+
+template <Format F>
+inline __m256 load_weights(const uint8_t* w, int input, int half) {
+  const int index = input * kTile + half * 8;
+  if constexpr (F == Format::kFloat32) return _mm256_load_ps(reinterpret_cast<const float*>(w) + index);
+  if constexpr (F == Format::kFloat16) return load_half(reinterpret_cast<const uint16_t*>(w) + index);
+  return load_bfloat(reinterpret_cast<const uint16_t*>(w) + index);
+}
+
+template <int R, Format F>
+void tile_float(const uint8_t* w, int k, const float* x, float* out, size_t stride) {
+  __m256 acc[R][2];
+  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+  for (int i = 0; i < k; ++i) {
+    const __m256 w0 = load_weights<F>(w, i, 0), w1 = load_weights<F>(w, i, 1);
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) {
+      const __m256 a = _mm256_broadcast_ss(x + static_cast<size_t>(r) * k + i);
+      acc[r][0] = _mm256_fmadd_ps(a, w0, acc[r][0]);
+      acc[r][1] = _mm256_fmadd_ps(a, w1, acc[r][1]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    _mm256_storeu_ps(out + r * stride, acc[r][0]);
+    _mm256_storeu_ps(out + r * stride + 8, acc[r][1]);
+  }
+}
+
+template <int R>
+void tile(const Matrix& matrix, const uint8_t* w, const Activations& a, int row, float* out, size_t stride) {
+  const size_t k = a.k;
+  const int groups = a.k / kGroup;
+  const int8_t* q = a.q + row * k;
+  const float* scale = a.scale + static_cast<size_t>(row) * groups;
+  const float* sum = a.sum + static_cast<size_t>(row) * groups;
+  const float* x = a.x + row * k;
+  switch (matrix.format) {
+    case Format::kInt4: return tile_int4<R>(w, groups, q, scale, sum, k, out, stride);
+    case Format::kInt8: return tile_int8<R, Format::kInt8>(w, groups, q, scale, sum, k, out, stride);
+    case Format::kInt8Min: return tile_int8<R, Format::kInt8Min>(w, groups, q, scale, sum, k, out, stride);
+    case Format::kInt8Group16: return tile_int8<R, Format::kInt8Group16>(w, groups, q, scale, sum, k, out, stride);
+    case Format::kFloat32: return tile_float<R, Format::kFloat32>(w, a.k, x, out, stride);
+    case Format::kFloat16: return tile_float<R, Format::kFloat16>(w, a.k, x, out, stride);
+    case Format::kBfloat16: return tile_float<R, Format::kBfloat16>(w, a.k, x, out, stride);
+  }
+}
+
+}  // namespace
+
+Matrix::Matrix(Matrix&& other) noexcept { *this = std::move(other); }
+
+Matrix& Matrix::operator=(Matrix&& other) noexcept {
+  std::swap(format, other.format);
+  std::swap(n, other.n);
+  std::swap(k, other.k);
+  std::swap(bias, other.bias);
+  std::swap(data, other.data);
+  std::swap(tile_bytes, other.tile_bytes);
+  return *this;
+}
+
+Matrix::~Matrix() { std::free(data); }
+
+Matrix pack_integer(Format format, int n, int k, const int8_t* q, const float* d, const float* m) {
+  Matrix matrix = allocate(format, n, k);
+  const int groups = k / kGroup;
+  const int parts = format == Format::kInt8Group16 ? 2 : 1;
+  const size_t scales = format == Format::kInt4 ? kTile * kGroup / 2 : kTile * kGroup;
+  for (int output = 0; output < n; ++output) {
+    const int o = output % kTile;
+    for (int g = 0; g < groups; ++g) {
+      uint8_t* block = matrix.data + (output / kTile) * matrix.tile_bytes + g * block_bytes(format);
+      const int8_t* source = q + static_cast<size_t>(output) * k + g * kGroup;
+      for (int i = 0; i < kGroup; ++i) {
+        if (format == Format::kInt4) {
+          block[nibble_position(o, i)] |= static_cast<uint8_t>(source[i] << (i % 8 < 4 ? 0 : 4));
+        } else {
+          block[position(o, i)] = static_cast<uint8_t>(source[i]);
+        }
+      }
+      auto* halves = reinterpret_cast<uint16_t*>(block + scales);
+      const size_t index = static_cast<size_t>(output) * groups + g;
+      for (int p = 0; p < parts; ++p) halves[p * kTile + o] = half_bits(d[index * parts + p]);
+      if (m != nullptr) halves[kTile + o] = half_bits(m[index]);
+    }
+  }
+  return matrix;
+}
+
+Matrix pack_float(Format format, int n, int k, const void* values) {
+  Matrix matrix = allocate(format, n, k);
+  const size_t size = format == Format::kFloat32 ? 4 : 2;
+  for (int output = 0; output < n; ++output) {
+    const auto* source = static_cast<const uint8_t*>(values) + static_cast<size_t>(output) * k * size;
+    uint8_t* target = matrix.data + (output / kTile) * matrix.tile_bytes + (output % kTile) * size;
+    for (int i = 0; i < k; ++i) std::memcpy(target + i * kTile * size, source + i * size, size);
+  }
+  return matrix;
+}
+
+void quantize_row(const float* x, int k, int8_t* q, float* scale, float* sum) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  for (int g = 0; g < k / kGroup; ++g) {
+    __m256 v[4], largest = _mm256_setzero_ps();
+    for (int i = 0; i < 4; ++i) {
+      v[i] = _mm256_loadu_ps(x + g * kGroup + i * 8);
+      largest = _mm256_max_ps(largest, _mm256_andnot_ps(sign, v[i]));
+    }
+    const float top = max_lanes(largest);
+    const __m256 inverse = _mm256_set1_ps(top > 0 ? 127.0f / top : 0.0f);
+    __m256i total = _mm256_setzero_si256(), whole[4];
+    for (int i = 0; i < 4; ++i) {
+      whole[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+      total = _mm256_add_epi32(total, whole[i]);
+    }
+    const __m256i low = _mm256_packs_epi32(whole[0], whole[1]), high = _mm256_packs_epi32(whole[2], whole[3]);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(q + g * kGroup), bytes);
+    alignas(32) int32_t lanes[8];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), total);
+    int count = 0;
+    for (int lane : lanes) count += lane;
+    scale[g] = top / 127.0f;
+    sum[g] = scale[g] * static_cast<float>(count);
+  }
+}
+
+void multiply(const Matrix& matrix, const Activations& a, int rows, float* out, size_t stride, int tile_begin,
+              int tile_end) {
+  for (int t = tile_begin; t < tile_end; ++t) {
+    const uint8_t* w = matrix.data + t * matrix.tile_bytes;
+    const int first = t * kTile, outputs = std::min(kTile, matrix.n - first);
+    for (int row = 0; row < rows; row += 4) {
+      const int count = std::min(4, rows - row);
+      // The last tile of a matrix may be narrower than what a kernel stores.
+      alignas(32) float narrow[4 * kTile];
+      const bool whole = outputs == kTile;
+      float* target = whole ? out + row * stride + first : narrow;
+      const size_t step = whole ? stride : kTile;
+      switch (count) {
+        case 4: tile<4>(matrix, w, a, row, target, step); break;
+        case 3: tile<3>(matrix, w, a, row, target, step); break;
+        case 2: tile<2>(matrix, w, a, row, target, step); break;
+        default: tile<1>(matrix, w, a, row, target, step); break;
+      }
+      for (int r = 0; r < count; ++r) {
+        float* values = out + (row + r) * stride + first;
+        if (!whole) std::memcpy(values, narrow + r * kTile, outputs * sizeof(float));
+        if (!matrix.bias.empty()) {
+          for (int o = 0; o < outputs; ++o) values[o] += matrix.bias[first + o];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace pl
