@@ -133,23 +133,26 @@ class Decoder {
   }
 
   void step(const PlStep& step) {
+    pool_.settle();
     prepare(step);
-    pool_.run([&](int id) {
-      Tickets* tickets = tickets_.data();
-      for (size_t index = 0; index < layers_.size(); ++index) run_layer(step, static_cast<int>(index), id, tickets);
+    // By value: a thread that comes late still reads it when the caller has gone on.
+    pool_.run([this, step](int id) {
+      Phase* phase = phases_.data();
+      for (size_t index = 0; index < layers_.size(); ++index) run_layer(step, static_cast<int>(index), id, phase);
     });
   }
 
   void head(const int32_t* sampled, int count, float* logits) {
-    tickets_ = std::vector<Tickets>(3);
-    pool_.run([&](int) {
-      rows(tickets_[0], count, [&](int i) {
+    pool_.settle();
+    phases_ = std::vector<Phase>(3);
+    pool_.run([this, sampled, count, logits](int) {
+      rows(phases_[0], count, [&](int i) {
         rms_norm(&residual_[static_cast<size_t>(sampled[i]) * s_.hidden], norm_last_, s_.norm_eps, wide_.row(i));
         if (is_integer(head_.format)) wide_.quantize(i);
       });
-      product(tickets_[1], {{&head_, logits, static_cast<size_t>(s_.vocab)}}, wide_, count);
+      product(phases_[1], {{&head_, logits, static_cast<size_t>(s_.vocab)}}, wide_, count);
       if (s_.logit_softcap == 0.0f) return;
-      rows(tickets_[2], count, [&](int i) {
+      rows(phases_[2], count, [&](int i) {
         float* row = logits + static_cast<size_t>(i) * s_.vocab;
         for (int j = 0; j < s_.vocab; ++j) row[j] = std::tanh(row[j] / s_.logit_softcap) * s_.logit_softcap;
       });
@@ -163,7 +166,7 @@ class Decoder {
     size_t stride;
   };
 
-  static constexpr int kTicketsPerLayer = 10;  // phases that hand out work in run_layer
+  static constexpr int kPhasesPerLayer = 10;  // phases that hand out work in run_layer
 
   int q_size() const { return s_.heads * s_.head_dim; }
   int kv_size() const { return s_.kv_heads * s_.head_dim; }
@@ -190,7 +193,7 @@ class Decoder {
     std::sort(blocks_.begin(), blocks_.end(), [&](const Block& a, const Block& b) {
       return position(step, a.row) * a.rows > position(step, b.row) * b.rows;
     });
-    tickets_ = std::vector<Tickets>(layers_.size() * kTicketsPerLayer);
+    phases_ = std::vector<Phase>(layers_.size() * kPhasesPerLayer);
   }
 
   int position(const PlStep& step, int row) const {
@@ -200,21 +203,18 @@ class Decoder {
 
   // All threads; rows are cut in even shares.
   template <typename Body>
-  void rows(Tickets& tickets, int count, Body body) {
-    const int share = std::max(1, count / (pool_.count() * 4));
-    tickets.each(count, share, [&](int begin, int end) {
+  void rows(Phase& phase, int count, Body body) {
+    phase.share(count, std::max(1, count / (pool_.count() * 4)), [&](int begin, int end) {
       for (int row = begin; row < end; ++row) body(row);
     });
-    pool_.barrier();
   }
 
   // All threads: the products of several matrices with the same rows.
-  void product(Tickets& tickets, std::initializer_list<Product> products, const Rows& a, int count) {
+  void product(Phase& phase, std::initializer_list<Product> products, const Rows& a, int count) {
     int total = 0;
     for (const Product& p : products) total += p.matrix->tiles();
     const Activations view = a.view();
-    const int share = std::max(1, total / (pool_.count() * 8));
-    tickets.each(total, share, [&](int begin, int end) {
+    phase.share(total, std::max(1, total / (pool_.count() * 8)), [&](int begin, int end) {
       int offset = 0;
       for (const Product& p : products) {
         const int low = std::max(begin - offset, 0), high = std::min(end - offset, p.matrix->tiles());
@@ -222,32 +222,31 @@ class Decoder {
         offset += p.matrix->tiles();
       }
     });
-    pool_.barrier();
   }
 
-  void run_layer(const PlStep& step, int index, int id, Tickets*& tickets) {
+  void run_layer(const PlStep& step, int index, int id, Phase*& phase) {
     const Layer& layer = layers_[index];
     const LayerPages pages = layer_pages(step, index);
-    rows(*tickets++, step.rows, [&](int r) {
+    rows(*phase++, step.rows, [&](int r) {
       rms_norm(&residual_[static_cast<size_t>(r) * s_.hidden], layer.norm_in, s_.norm_eps, wide_.row(r));
       if (is_integer(layer.q.format) || is_integer(layer.k.format) || is_integer(layer.v.format)) wide_.quantize(r);
     });
     const size_t q_stride = q_size(), kv_stride = kv_size();
-    product(*tickets++,
+    product(*phase++,
             {{&layer.q, q_.data(), q_stride}, {&layer.k, k_.data(), kv_stride}, {&layer.v, v_.data(), kv_stride}}, wide_,
             step.rows);
-    rows(*tickets++, step.rows, [&](int r) { place(step, layer, pages, r); });
-    attention(step, layer, pages, id, *tickets++);
-    product(*tickets++, {{&layer.o, branch_.data(), static_cast<size_t>(s_.hidden)}}, mixed_, step.rows);
-    rows(*tickets++, step.rows, [&](int r) { between(layer, r); });
+    rows(*phase++, step.rows, [&](int r) { place(step, layer, pages, r); });
+    attention(step, layer, pages, id, *phase++);
+    product(*phase++, {{&layer.o, branch_.data(), static_cast<size_t>(s_.hidden)}}, mixed_, step.rows);
+    rows(*phase++, step.rows, [&](int r) { between(layer, r); });
     const size_t inner = s_.inner;
-    product(*tickets++, {{&layer.gate, inner_.x.data(), inner}, {&layer.up, up_.data(), inner}}, wide_, step.rows);
-    rows(*tickets++, step.rows, [&](int r) {
+    product(*phase++, {{&layer.gate, inner_.x.data(), inner}, {&layer.up, up_.data(), inner}}, wide_, step.rows);
+    rows(*phase++, step.rows, [&](int r) {
       gate_up(inner_.row(r), &up_[r * inner], s_.inner, s_.activation);
       if (is_integer(layer.down.format)) inner_.quantize(r);
     });
-    product(*tickets++, {{&layer.down, branch_.data(), static_cast<size_t>(s_.hidden)}}, inner_, step.rows);
-    rows(*tickets++, step.rows, [&](int r) { after(layer, r); });
+    product(*phase++, {{&layer.down, branch_.data(), static_cast<size_t>(s_.hidden)}}, inner_, step.rows);
+    rows(*phase++, step.rows, [&](int r) { after(layer, r); });
   }
 
   LayerPages layer_pages(const PlStep& step, int index) const {
@@ -283,10 +282,10 @@ class Decoder {
     }
   }
 
-  void attention(const PlStep& step, const Layer& layer, const LayerPages& pages, int id, Tickets& tickets) {
+  void attention(const PlStep& step, const Layer& layer, const LayerPages& pages, int id, Phase& phase) {
     const AttentionSettings settings{s_.heads, s_.attention_scale, s_.attention_softcap, layer.window};
     const bool quantize = is_integer(layer.o.format);
-    tickets.each(static_cast<int>(blocks_.size()), 1, [&](int begin, int) {
+    phase.share(static_cast<int>(blocks_.size()), 1, [&](int begin, int) {
       const Block& block = blocks_[begin];
       const int32_t* table = step.tables + step.table_starts[block.span];
       for (int head = 0; head < s_.kv_heads; ++head) {
@@ -295,7 +294,6 @@ class Decoder {
       }
       for (int r = 0; quantize && r < block.rows; ++r) mixed_.quantize(block.row + r);
     });
-    pool_.barrier();
   }
 
   // Adds the attention's output to the residual and norms it for the MLP.
@@ -329,7 +327,7 @@ class Decoder {
   Rows wide_, mixed_, inner_;
   std::vector<int> span_of_;
   std::vector<Block> blocks_;
-  std::vector<Tickets> tickets_;
+  std::vector<Phase> phases_;
   std::vector<std::vector<float>> scratch_;  // one for each thread
 };
 

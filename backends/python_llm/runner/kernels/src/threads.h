@@ -1,7 +1,9 @@
-// A pool of threads that run one function together and meet at barriers inside it.
+// A pool of threads that run one function together, phase after phase.
 //
-// A waiting thread spins for some microseconds, since the next piece of work is usually that near, and then sleeps in the
-// kernel, so that it does not take a core from the server or from another model. Does not know what it runs.
+// A phase is over when all its pieces of work are done, not when all threads have come by: where cores are scarce, a thread
+// that the system has put aside holds nobody up unless it holds a piece. A waiting thread spins for some microseconds,
+// since the end of a phase is usually that near, and then sleeps in the kernel, so that it does not take a core from the
+// server or from another model. Does not know what it runs.
 #pragma once
 
 #include <linux/futex.h>
@@ -11,6 +13,7 @@
 #include <atomic>
 #include <functional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace pl {
@@ -51,6 +54,7 @@ class ThreadPool {
   }
 
   ~ThreadPool() {
+    settle();
     stopping_ = true;
     start_.raise();
     for (auto& thread : threads_) thread.join();
@@ -58,28 +62,27 @@ class ThreadPool {
 
   int count() const { return count_; }
 
-  // Runs task(thread id) on every thread, the caller being thread 0, and returns when all are done.
-  void run(const std::function<void(int)>& task) {
-    task_ = &task;
-    start_.raise();
-    task(0);
-    barrier();
-  }
-
-  // Every thread of a running task must call it; none goes on before all have.
-  void barrier() {
-    if (count_ == 1) return;
-    const uint32_t seen = met_.value();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
-      arrived_.store(0, std::memory_order_relaxed);
-      met_.raise();
-    } else {
-      met_.wait_while(seen, kBarrierSpins);
+  // Waits until no thread is inside the last task. Until then what the task reads must stay as it is.
+  void settle() {
+    open_.store(false);
+    while (true) {
+      const uint32_t seen = left_.value();
+      if (inside_.load() == 0) return;
+      left_.wait_while(seen, kSpins);
     }
   }
 
+  // Runs task(thread id) on the caller, thread 0, and on whichever other threads get to it in time; returns when the
+  // caller is through. Call `settle` first.
+  void run(std::function<void(int)> task) {
+    task_ = std::move(task);
+    open_.store(true);
+    start_.raise();
+    task_(0);
+  }
+
  private:
-  static constexpr int kBarrierSpins = 2000;
+  static constexpr int kSpins = 1000;
   static constexpr int kIdleSpins = 200;
 
   void work(int id) {
@@ -88,35 +91,49 @@ class ThreadPool {
       start_.wait_while(seen, kIdleSpins);
       seen = start_.value();
       if (stopping_) return;
-      (*task_)(id);
-      barrier();
+      // First in, then a look at the door: whoever closes it sees us, or we see it closed.
+      inside_.fetch_add(1);
+      if (open_.load()) task_(id);
+      inside_.fetch_sub(1);
+      left_.raise();
     }
   }
 
   const int count_;
   std::vector<std::thread> threads_;
-  const std::function<void(int)>* task_ = nullptr;
-  std::atomic<bool> stopping_{false};
-  std::atomic<int> arrived_{0};
-  Signal start_, met_;
+  std::function<void(int)> task_;
+  std::atomic<bool> stopping_{false}, open_{false};
+  std::atomic<int> inside_{0};
+  Signal start_, left_;
 };
 
-// Hands out [0, total) in pieces of `step` to whoever asks next.
-class Tickets {
+// The pieces of one phase.
+class Phase {
  public:
-  void reset() { next_.store(0, std::memory_order_relaxed); }
-
+  // Called by every thread of a task: works on pieces [begin, end) of [0, total), at most `step` long, until none is left,
+  // then waits until the others have finished theirs.
   template <typename Body>
-  void each(int total, int step, Body body) {
+  void share(int total, int step, Body body) {
     while (true) {
       const int begin = next_.fetch_add(step, std::memory_order_relaxed);
-      if (begin >= total) return;
-      body(begin, begin + step < total ? begin + step : total);
+      if (begin >= total) break;
+      const int end = begin + step < total ? begin + step : total;
+      body(begin, end);
+      if (done_.fetch_add(end - begin, std::memory_order_acq_rel) + (end - begin) == total) over_.raise();
+    }
+    while (true) {
+      const uint32_t seen = over_.value();
+      if (done_.load(std::memory_order_acquire) >= total) return;
+      over_.wait_while(seen, kSpins);
     }
   }
 
  private:
+  static constexpr int kSpins = 1000;
+
   alignas(64) std::atomic<int> next_{0};
+  alignas(64) std::atomic<int> done_{0};
+  Signal over_;
 };
 
 }  // namespace pl

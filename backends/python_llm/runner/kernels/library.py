@@ -1,0 +1,100 @@
+"""Finds and loads the compiled kernels, or says why they cannot be used.
+
+Does not know models: it declares the C functions of `src/decoder.h` and nothing else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_void_p
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+REQUIRED_CPU_FLAGS = frozenset({"avx2", "fma", "f16c"})
+
+
+class KernelsUnavailableError(Exception):
+    """The message says why: no compiled library, or a CPU that it was not made for."""
+
+
+class Settings(Structure):
+    """PlSettings"""
+
+    _fields_: Sequence[tuple[str, type]] = [
+        *[(name, c_int32) for name in ("layers", "hidden", "inner", "heads", "kv_heads", "head_dim", "vocab")],
+        *[(name, c_int32) for name in ("activation", "qk_norm", "sandwich_norms", "threads", "page")],
+        *[(name, c_float) for name in ("norm_eps", "attention_scale", "attention_softcap", "logit_softcap")],
+    ]
+
+
+class Step(Structure):
+    """PlStep"""
+
+    _fields_: Sequence[tuple[str, type]] = [
+        ("rows", c_int32),
+        ("spans", c_int32),
+        ("embeddings", c_void_p),
+        ("span_rows", c_void_p),
+        ("span_starts", c_void_p),
+        ("tables", c_void_p),
+        ("table_starts", c_void_p),
+        ("cosines", c_void_p),
+        ("sines", c_void_p),
+        ("kv", c_void_p),
+    ]
+
+
+_FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
+    "pl_new": (c_void_p, [POINTER(Settings)]),
+    "pl_free": (None, [c_void_p]),
+    "pl_set_layer": (None, [c_void_p, c_int32, c_int32, c_int32]),
+    "pl_set_norm": (None, [c_void_p, c_int32, c_int32, c_void_p, c_int32]),
+    "pl_set_integer": (c_int32, [c_void_p, *[c_int32] * 5, *[c_void_p] * 4]),
+    "pl_set_float": (c_int32, [c_void_p, *[c_int32] * 5, *[c_void_p] * 2]),
+    "pl_weight_bytes": (c_size_t, [c_void_p]),
+    "pl_step": (c_int32, [c_void_p, POINTER(Step)]),
+    "pl_head": (c_int32, [c_void_p, c_void_p, c_int32, c_void_p]),
+    "pl_multiply": (c_int32, [*[c_int32] * 3, *[c_void_p] * 5, c_int32, c_void_p]),
+}
+
+
+@cache
+def load_kernels() -> ctypes.CDLL:
+    """The library, its functions declared. Raises KernelsUnavailableError."""
+    missing = REQUIRED_CPU_FLAGS - cpu_flags()
+    if missing:
+        raise KernelsUnavailableError(f"this CPU lacks {', '.join(sorted(missing))}")
+    found = sorted(Path(__file__).parent.glob("_kernels*.so"))
+    if not found:
+        raise KernelsUnavailableError("they were not compiled; install again where a C++ compiler is (g++ or clang++)")
+    try:
+        library = ctypes.CDLL(str(found[0]))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise KernelsUnavailableError(f"{found[0].name} does not load: {error}") from None
+    return library
+
+
+def cpu_flags() -> frozenset[str]:
+    """What /proc/cpuinfo says of the first core; empty where there is no such file."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
+
+
+def address(array: np.ndarray | None) -> int | None:
+    """Where the array's memory begins; the caller keeps the array alive and contiguous."""
+    if array is None:
+        return None
+    assert array.flags.c_contiguous
+    return array.ctypes.data

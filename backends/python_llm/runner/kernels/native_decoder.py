@@ -1,0 +1,185 @@
+"""The decoder as compiled kernels: one call runs every layer for every row of a step, over paged KV.
+
+Its twin and oracle is `decoder.TorchDecoder`. Does not know requests, sampling or files.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from python_llm.engine.plan import Span
+from python_llm.errors import EngineError, ModelLoadError
+from python_llm.runner.kernels.gguf_blocks import FloatRows, Format, IntegerRows, PackedRows
+from python_llm.runner.kernels.library import Settings, Step, address, load_kernels
+from python_llm.runner.spec import DecoderSpec
+
+_ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
+_MATRICES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj") + tuple(
+    f"mlp.{name}_proj" for name in ("gate", "up", "down")
+)
+_HEAD = len(_MATRICES)
+_NORMS_PLAIN = {"input_layernorm": 0, "post_attention_layernorm": 1}
+_NORMS_SANDWICH = {**_NORMS_PLAIN, "pre_feedforward_layernorm": 2, "post_feedforward_layernorm": 3}
+_NORMS_QK = {"self_attn.q_norm": 4, "self_attn.k_norm": 5}
+_NORM_LAST = 6
+_GROUP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What a model's files hold, in the form that the kernels want."""
+
+    matrices: Mapping[str, Callable[[], PackedRows]]
+    """By Hugging Face name without `.weight`, the head among them as `lm_head`; read one at a time."""
+    vectors: Mapping[str, np.ndarray]
+    """Norms (their factor itself) and biases by full name, float32."""
+    embed: Callable[[np.ndarray], np.ndarray]
+    """Token ids, int32 [n] -> their embeddings, float32 [n, hidden], not scaled."""
+
+
+def why_not(spec: DecoderSpec, block_size: int) -> str | None:
+    """The reason why the kernels cannot run such a decoder, or None."""
+    widths = {spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim}
+    if any(width % _GROUP for width in widths):
+        return f"its widths {sorted(widths)} are not all multiples of {_GROUP}"
+    if spec.head_dim % 8 or block_size % 8:
+        return f"head_dim {spec.head_dim} and block_size {block_size} must be multiples of 8"
+    return None
+
+
+class NativeDecoder:
+    """Owner: the engine thread. Holds the packed weights and the KV pool."""
+
+    def __init__(self, spec: DecoderSpec, weights: Weights, *, num_blocks: int, block_size: int, threads: int) -> None:
+        """Raises ModelLoadError when memory runs out, KernelsUnavailableError where there are no kernels."""
+        self.spec = spec
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._library = load_kernels()
+        self._embed = weights.embed
+        self._inv_freqs = [np.array(rope.inv_freq, dtype=np.float32) for rope in spec.ropes]
+        self._kv = np.empty(
+            (num_blocks, len(spec.layers), 2, spec.num_kv_heads, block_size * spec.head_dim), dtype=np.float32
+        )
+        settings = Settings(
+            layers=len(spec.layers),
+            hidden=spec.hidden_size,
+            inner=spec.intermediate_size,
+            heads=spec.num_heads,
+            kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            vocab=spec.vocab_size,
+            activation=_ACTIVATIONS[spec.activation],
+            qk_norm=spec.qk_norm,
+            sandwich_norms=spec.sandwich_norms,
+            threads=threads,
+            page=block_size,
+            norm_eps=spec.norm_eps,
+            attention_scale=spec.attention_scale,
+            attention_softcap=spec.attention_softcap or 0.0,
+            logit_softcap=spec.logit_softcap or 0.0,
+        )
+        self._model = self._library.pl_new(ctypes.byref(settings))
+        if not self._model:
+            raise ModelLoadError("This machine has too little memory for the model.")
+        self._load(weights)
+
+    def __del__(self) -> None:
+        if getattr(self, "_model", None):
+            self._library.pl_free(self._model)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed matrices."""
+        return int(self._library.pl_weight_bytes(self._model))
+
+    def forward(self, spans: Sequence[Span]) -> None:
+        """Run every layer for the rows of `spans` (one row a token, span after span), writing their keys and values."""
+        token_ids = np.concatenate([span.token_ids for span in spans])
+        positions = np.concatenate([np.arange(span.start, span.end, dtype=np.float32) for span in spans])
+        embeddings = np.ascontiguousarray(self._embed(token_ids), dtype=np.float32)
+        if self.spec.embedding_scale != 1.0:
+            embeddings = embeddings * np.float32(self.spec.embedding_scale)
+        span_rows = np.cumsum([0, *(len(span.token_ids) for span in spans)], dtype=np.int32)
+        span_starts = np.array([span.start for span in spans], dtype=np.int32)
+        tables = np.concatenate([span.block_ids for span in spans]).astype(np.int32)
+        table_starts = np.cumsum([0, *(len(span.block_ids) for span in spans[:-1])], dtype=np.int32)
+        angles = [positions[:, None] * inv_freq for inv_freq in self._inv_freqs]
+        scales = [np.float32(rope.scale) for rope in self.spec.ropes]
+        cosines = [np.cos(angle) * scale for angle, scale in zip(angles, scales, strict=True)]
+        sines = [np.sin(angle) * scale for angle, scale in zip(angles, scales, strict=True)]
+        pointers = [np.array([address(array) for array in arrays], dtype=np.uint64) for arrays in (cosines, sines)]
+        step = Step(
+            rows=len(token_ids),
+            spans=len(spans),
+            embeddings=address(embeddings),
+            span_rows=address(span_rows),
+            span_starts=address(span_starts),
+            tables=address(tables),
+            table_starts=address(table_starts),
+            cosines=address(pointers[0]),
+            sines=address(pointers[1]),
+            kv=address(self._kv),
+        )
+        if self._library.pl_step(self._model, ctypes.byref(step)):
+            raise EngineError("a step ran out of memory")
+
+    def logits(self, rows: Sequence[int]) -> torch.Tensor:
+        """Logits of these rows of the last `forward`: float32 [len(rows), vocab], fresh memory."""
+        wanted = np.array(rows, dtype=np.int32)
+        logits = np.empty((len(rows), self.spec.vocab_size), dtype=np.float32)
+        if self._library.pl_head(self._model, address(wanted), len(rows), address(logits)):
+            raise EngineError("a step ran out of memory")
+        return torch.from_numpy(logits)
+
+    def _load(self, weights: Weights) -> None:
+        norms = {**(_NORMS_SANDWICH if self.spec.sandwich_norms else _NORMS_PLAIN)}
+        if self.spec.qk_norm:
+            norms |= _NORMS_QK
+        for index, layer in enumerate(self.spec.layers):
+            self._library.pl_set_layer(self._model, index, layer.rope, layer.window or 0)
+            prefix = f"model.layers.{index}."
+            for name, which in norms.items():
+                self._set_norm(index, which, weights.vectors[f"{prefix}{name}.weight"])
+            for which, name in enumerate(_MATRICES):
+                bias = weights.vectors.get(f"{prefix}{name}.bias")
+                self._set_matrix(index, which, weights.matrices[prefix + name](), bias)
+        self._set_norm(-1, _NORM_LAST, weights.vectors["model.norm.weight"])
+        self._set_matrix(-1, _HEAD, weights.matrices["lm_head"](), None)
+
+    def _set_norm(self, layer: int, which: int, weight: np.ndarray) -> None:
+        self._library.pl_set_norm(self._model, layer, which, address(weight), len(weight))
+
+    def _set_matrix(self, layer: int, which: int, rows: PackedRows, bias: np.ndarray | None) -> None:
+        if isinstance(rows, IntegerRows):
+            n, k = rows.q.shape
+            arrays = [rows.q, rows.d, rows.m, bias]
+            status = self._library.pl_set_integer(
+                self._model, layer, which, rows.format, n, k, *[address(array) for array in arrays]
+            )
+        else:
+            n, k = rows.values.shape
+            values = np.ascontiguousarray(rows.values)
+            status = self._library.pl_set_float(
+                self._model, layer, which, rows.format, n, k, address(values), address(bias)
+            )
+        if status:
+            raise ModelLoadError("This machine has too little memory for the model.")
+
+
+def to_float32(rows: PackedRows) -> np.ndarray:
+    """The weights' values, float32 [n, k]."""
+    if isinstance(rows, FloatRows):
+        if rows.format is Format.BFLOAT16:
+            return (rows.values.astype(np.uint32) << 16).view(np.float32)
+        return rows.values.astype(np.float32)
+    group = rows.q.shape[1] // rows.d.shape[1]
+    values = rows.q.reshape(*rows.d.shape, group) * rows.d[..., None]
+    if rows.m is not None:
+        values = values + rows.m[..., None]
+    return values.reshape(rows.q.shape)
