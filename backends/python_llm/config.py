@@ -25,9 +25,17 @@ OVERRIDES_VARIABLE = "PYTHON_LLM_SET"
 
 
 def _setting(
-    default: Any, *, doc: str, unit: str = "", low: float | None = None, high: float | None = None, kind: type = str
+    default: Any,
+    *,
+    doc: str,
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+    kind: type = str,
+    choices: tuple[str, ...] = (),
 ) -> Any:
-    return field(default=default, metadata={"doc": doc, "unit": unit, "low": low, "high": high, "kind": kind})
+    metadata = {"doc": doc, "unit": unit, "low": low, "high": high, "kind": kind, "choices": choices}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +50,20 @@ class ModelSettings:
     revision: str | None = _setting(None, doc="Branch, tag or commit of a hub id.")
     tokenizer: str | None = _setting(
         None, doc="Where the tokenizer and chat template come from, when not from `model`. Same forms as `model`."
+    )
+    weight_format: str = _setting(
+        "auto",
+        choices=("auto", "float32", "bfloat16", "int8", "int4"),
+        doc="How weights are held in memory. auto: as the file has them (GGUF blocks stay packed; activations are then "
+        "quantised to 8 bits per token). int8, int4: quantised at load in groups of 32.",
+    )
+    kernels: str = _setting(
+        "auto",
+        choices=("auto", "native", "torch"),
+        doc="What computes. native: the compiled CPU kernels; torch: plain torch, float32; auto: native where it can.",
+    )
+    cpu_threads: int | None = _setting(
+        None, kind=int, low=1, high=1024, doc="Threads of the native kernels. Default: the cores this process may use."
     )
     max_model_len: int | None = _setting(
         None,
@@ -166,6 +188,9 @@ def _check(name: str, value: object, source: str) -> object:
     if converted is None:
         word = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[kind]
         raise SettingsError(f'{source}: the setting "{name}" must be {word}, not {value!r}')
+    choices = spec.metadata["choices"]
+    if choices and converted not in choices:
+        raise SettingsError(f'{source}: the setting "{name}" must be one of {", ".join(choices)}, not {value!r}')
     low, high = spec.metadata["low"], spec.metadata["high"]
     if (low is not None and converted < low) or (high is not None and converted > high):
         allowed = f"at least {low}" if high is None else f"between {low} and {high}"

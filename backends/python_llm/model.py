@@ -75,9 +75,9 @@ class TritonPythonModel:
     def _start(self, settings: ModelSettings, folder: Path) -> None:
         from python_llm.engine.engine import Engine
         from python_llm.model_files.locate import locate
-        from python_llm.runner.loader import load_runner
+        from python_llm.runner.factory import load_runner
         from python_llm.tokenization.load import load_tokenizer
-        from python_llm.triton_io.bridge import Responder, SenderPool, Sweeper, log_error
+        from python_llm.triton_io.bridge import Responder, SenderPool, Sweeper, log_error, log_warning
 
         self._settings = settings
         self._responder = Responder
@@ -90,6 +90,10 @@ class TritonPythonModel:
             block_size=settings.block_size,
             kv_cache_bytes=settings.kv_cache_memory_mib << 20,
             max_model_len=settings.max_model_len,
+            weight_format=settings.weight_format,
+            kernels=settings.kernels,
+            cpu_threads=settings.cpu_threads,
+            warn=log_warning,
         )
         self._vocab_size = runner.vocab_size
         self._engine = Engine(

@@ -22,6 +22,7 @@ def settings_page() -> str:
     for spec in dataclasses.fields(ModelSettings):
         low, high, unit = spec.metadata["low"], spec.metadata["high"], spec.metadata["unit"]
         allowed = "" if low is None else f">= {low}" if high is None else f"{low} to {high}"
+        allowed = allowed or ", ".join(f"`{choice}`" for choice in spec.metadata["choices"])
         default = "" if spec.name == "model" else f"`{json.dumps(spec.default)}`"
         kind = spec.metadata["kind"].__name__ + (f", {unit}" if unit else "")
         rows.append([f"`{spec.name}`", kind, default, allowed, spec.metadata["doc"]])

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from python_llm.errors import ModelLoadError
 from python_llm.model_files.locate import ModelFiles
+from python_llm.runner.factory import load_runner
 from python_llm.runner.kv_cache import KVCache
-from python_llm.runner.loader import load_runner, read_config
+from python_llm.runner.loader import read_config
 from runner_steps import chunked_logits, pages, runner_of
 from tiny_models import TINY_CONFIGS, tiny_hf_folder, tiny_hf_model
 

@@ -1,4 +1,4 @@
-"""What happens to requests when clients leave, time runs out, room runs out or the model goes away; on a real Triton."""
+"""What happens to requests when clients leave, or time, room or the model itself runs out; on a real Triton."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_every_counted_token_has_a_logprob_and_deltas_add_up(server: LocalServer
 
 def test_logprobs_keep_in_step_with_a_stop_string(server: LocalServer) -> None:
     parameters = {"max_tokens": 60, "temperature": 0}
-    whole = text_of(ask(server, "tiny", text_input=PROMPT, exclude_input_in_output=True, sampling_parameters=parameters))
+    whole = text_of(ask(server, "tiny", text_input=PROMPT, stream=True, sampling_parameters=parameters))
     stop = whole[20:23]
     asked = {
         "text_input": PROMPT,

@@ -75,8 +75,8 @@ class Request:
         deadline: float | None = None,
         want_logprobs: bool = False,
     ) -> None:
-        """`prompt_ids`: int32 [n], n >= 1. `deadline`: monotonic seconds. `sink` gets each Output on the engine thread and
-        must neither block nor raise. `text` None: tokens only, stop strings are not looked for."""
+        """`prompt_ids`: int32 [n], n >= 1. `deadline`: monotonic seconds. `sink` gets each Output on the engine thread
+        and must neither block nor raise. `text` None: tokens only, stop strings are not looked for."""
         self.id = next(_arrivals)
         """Unique in this process and growing: also the order of arrival."""
         self.params = params

@@ -1,6 +1,6 @@
-"""Loads a model: files -> config, spec and float32 weights, checked against each other; and the runner over them.
+"""Loads a model: files -> config and weights, checked against each other.
 
-Does not know requests or Triton.
+Does not know how weights are computed with, requests or Triton.
 """
 
 from __future__ import annotations
@@ -16,19 +16,15 @@ import torch
 from python_llm.errors import ModelLoadError
 from python_llm.model_files.gguf import GGUFFile
 from python_llm.model_files.locate import ModelFiles
-from python_llm.runner.decoder import Decoder
 from python_llm.runner.gguf_names import ROPE_FACTORS, config_from_gguf, hf_rows, hf_tensor_name
-from python_llm.runner.hf_config import spec_from_hf_config
-from python_llm.runner.kv_cache import KVCache
-from python_llm.runner.runner import TorchRunner
 from python_llm.runner.spec import DecoderSpec
 
 _WITHOUT_EFFECT = re.compile(r".*\.rotary_emb\.inv_freq|vision_tower\..*|multi_modal_projector\..*")
 """Tensors of a checkpoint that its text decoder does not read: old Llama files store rope's frequencies."""
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-_Source = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
-"""By Hugging Face name: the shape, and how to read the tensor as float32."""
+Source = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
+"""By Hugging Face name: the shape, and how to read the tensor: GGUF tensors as float32, others in their stored type."""
 
 
 def read_config(files: ModelFiles) -> dict[str, Any]:
@@ -39,8 +35,8 @@ def read_config(files: ModelFiles) -> dict[str, Any]:
     return _read_json(path)
 
 
-def load_weights(files: ModelFiles, config: Mapping[str, Any], spec: DecoderSpec) -> dict[str, torch.Tensor]:
-    """float32 tensors, named and shaped as `spec.tensor_shapes()`, norms with their offset added.
+def open_weights(files: ModelFiles, config: Mapping[str, Any], spec: DecoderSpec) -> Source:
+    """The tensors of `spec.tensor_shapes()`, not yet read. Norms will come as float32 with their offset added.
 
     Raises ModelLoadError when a tensor is missing, has another shape, or is one that the decoder would not read.
     """
@@ -55,36 +51,16 @@ def load_weights(files: ModelFiles, config: Mapping[str, Any], spec: DecoderSpec
     for name, shape in expected.items():
         if source[name][0] != shape:
             raise ModelLoadError(f"{files.path}: tensor {name} has shape {source[name][0]}, expected {shape}")
-    return {name: source[name][1]() for name in expected}
+    return source
 
 
-def load_runner(files: ModelFiles, *, block_size: int, kv_cache_bytes: int, max_model_len: int | None) -> TorchRunner:
-    """Load the model and set up a KV pool of at most `kv_cache_bytes`, in blocks of `block_size` tokens.
-
-    `max_model_len`: longest sequence to serve, at most the model's own; None: the model's own, or what the pool holds
-    if that is less. Raises ModelLoadError when the pool cannot hold one sequence of an explicit length.
-    """
-    config = read_config(files)
-    spec = spec_from_hf_config(config)
-    block_bytes = KVCache.bytes_per_token(spec) * block_size
-    num_blocks = kv_cache_bytes // block_bytes
-    capacity = num_blocks * block_size
-    longest = min(max_model_len or spec.max_position_embeddings, spec.max_position_embeddings)
-    if capacity < (1 if max_model_len is None else longest):
-        needed = block_bytes if max_model_len is None else -(-longest // block_size) * block_bytes
-        raise ModelLoadError(
-            f"A KV cache of {kv_cache_bytes} bytes holds {capacity} tokens of {files.spec}; "
-            f"max_model_len {max_model_len} needs at least {needed} bytes."
-        )
-    try:
-        kv = KVCache(spec, num_blocks, block_size)
-    except RuntimeError:
-        raise ModelLoadError(f"This machine cannot give {num_blocks * block_bytes} bytes for the KV cache.") from None
-    return TorchRunner(Decoder(spec, load_weights(files, config, spec)), kv, min(longest, capacity))
+def load_weights(files: ModelFiles, config: Mapping[str, Any], spec: DecoderSpec) -> dict[str, torch.Tensor]:
+    """All tensors, float32; see `open_weights`."""
+    return {name: read().float() for name, (_, read) in open_weights(files, config, spec).items()}
 
 
-def _gguf_source(gguf: GGUFFile, config: Mapping[str, Any]) -> _Source:
-    source: _Source = {}
+def _gguf_source(gguf: GGUFFile, config: Mapping[str, Any]) -> Source:
+    source: Source = {}
     for name, tensor in gguf.tensors.items():
         if name == ROPE_FACTORS:
             continue
@@ -97,10 +73,10 @@ def _gguf_source(gguf: GGUFFile, config: Mapping[str, Any]) -> _Source:
     return source
 
 
-def _folder_source(folder: Path, spec: DecoderSpec) -> _Source:
+def _folder_source(folder: Path, spec: DecoderSpec) -> Source:
     from safetensors import SafetensorError, safe_open
 
-    source: _Source = {}
+    source: Source = {}
     for path in _safetensors_files(folder):
         try:
             file = safe_open(path, framework="pt")
@@ -115,8 +91,7 @@ def _folder_source(folder: Path, spec: DecoderSpec) -> _Source:
                 values = file.get_tensor(stored_name)
                 if values.dtype not in _DTYPES:
                     raise ModelLoadError(f"{path}: tensor {stored_name} is {values.dtype}; supported: {_DTYPES}")
-                values = values.to(torch.float32)
-                return values + spec.norm_offset if name.endswith("norm.weight") and spec.norm_offset else values
+                return values.float() + spec.norm_offset if name.endswith("norm.weight") else values
 
             source[name] = (tuple(file.get_slice(stored_name).get_shape()), read)
     return source

@@ -1,13 +1,17 @@
 """Executes step plans: one forward pass for all spans, then sampling and prompt logprobs.
 
-Does not know requests, text or Triton; a span is all it sees of a request.
+Does not know requests, text or Triton; a span is all it sees of a request. How the pass is computed is a subclass's
+affair: plain torch here, compiled kernels in `kernels.native_runner`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
 import torch
 
-from python_llm.engine.plan import PromptLogprob, PromptLogprobsTask, SampledToken, StepPlan, StepResult
+from python_llm.engine.plan import PromptLogprob, PromptLogprobsTask, SampledToken, Span, StepPlan, StepResult
 from python_llm.engine.sampling import prompt_logprobs, sample
 from python_llm.runner.batch import make_batch
 from python_llm.runner.decoder import Decoder
@@ -17,17 +21,22 @@ HEAD_ROWS = 64
 """Prompt logprobs compute this many rows of logits at a time: [rows, vocab] for a whole prompt would not fit."""
 
 
-class TorchRunner:
-    """Implements `plan.Runner` with the plain-torch decoder. Owner: the engine thread."""
+class StepRunner(ABC):
+    """Implements `plan.Runner` over a forward pass. Owner: the engine thread."""
 
-    def __init__(self, decoder: Decoder, kv: KVCache, max_model_len: int) -> None:
-        self.decoder = decoder
-        self.kv = kv
-        self.vocab_size = decoder.spec.vocab_size
-        self.num_blocks = kv.num_blocks
-        self.block_size = kv.block_size
+    def __init__(self, *, vocab_size: int, num_blocks: int, block_size: int, max_model_len: int) -> None:
+        self.vocab_size = vocab_size
+        self.num_blocks = num_blocks
+        self.block_size = block_size
         self.max_model_len = max_model_len
-        self._windows = frozenset(layer.window for layer in decoder.spec.layers)
+
+    @abstractmethod
+    def forward(self, spans: Sequence[Span]) -> None:
+        """Compute the rows of `spans` (one a token, span after span) and store their keys and values."""
+
+    @abstractmethod
+    def logits(self, rows: Sequence[int]) -> torch.Tensor:
+        """Logits of these rows of the last `forward`: float32 [len(rows), vocab], the caller's to change."""
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -35,27 +44,46 @@ class TorchRunner:
         spans = plan.spans
         if not spans:
             return StepResult((), ())
-        batch = make_batch(spans, self.kv, self._windows)
-        hidden = self.decoder.forward(batch, self.kv)
+        self.forward(spans)
         row = 0
         last_rows, tasks = [], []
         scored: list[tuple[PromptLogprob, ...]] = []
         for span in spans:
-            task = span.prompt_logprobs
-            scored.append(() if task is None else self._prompt_logprobs(hidden[row : row + len(task.targets)], task))
+            scored.append(() if span.prompt_logprobs is None else self._prompt_logprobs(row, span.prompt_logprobs))
             row += len(span.token_ids)
             if span.sampling is not None:
                 last_rows.append(row - 1)
                 tasks.append(span.sampling)
-        sampled = iter(sample(self.decoder.logits(hidden[last_rows]), tasks) if tasks else ())
+        sampled = iter(sample(self.logits(last_rows), tasks) if tasks else ())
         tokens: list[tuple[SampledToken, ...]] = [() if span.sampling is None else (next(sampled),) for span in spans]
         return StepResult(tuple(tokens), tuple(scored))
 
-    def _prompt_logprobs(self, hidden: torch.Tensor, task: PromptLogprobsTask) -> tuple[PromptLogprob, ...]:
+    def _prompt_logprobs(self, first_row: int, task: PromptLogprobsTask) -> tuple[PromptLogprob, ...]:
         scored: list[PromptLogprob] = []
-        for start in range(0, len(hidden), HEAD_ROWS):
-            rows = slice(start, start + HEAD_ROWS)
-            scored.extend(
-                prompt_logprobs(self.decoder.logits(hidden[rows]), PromptLogprobsTask(task.targets[rows], task.top))
-            )
+        for start in range(0, len(task.targets), HEAD_ROWS):
+            targets = task.targets[start : start + HEAD_ROWS]
+            rows = range(first_row + start, first_row + start + len(targets))
+            scored.extend(prompt_logprobs(self.logits(rows), PromptLogprobsTask(targets, task.top)))
         return tuple(scored)
+
+
+class TorchRunner(StepRunner):
+    """The plain-torch decoder over its KV pages."""
+
+    def __init__(self, decoder: Decoder, kv: KVCache, max_model_len: int) -> None:
+        super().__init__(
+            vocab_size=decoder.spec.vocab_size,
+            num_blocks=kv.num_blocks,
+            block_size=kv.block_size,
+            max_model_len=max_model_len,
+        )
+        self.decoder = decoder
+        self.kv = kv
+        self._windows = frozenset(layer.window for layer in decoder.spec.layers)
+        self._hidden = torch.empty(0)
+
+    def forward(self, spans: Sequence[Span]) -> None:
+        self._hidden = self.decoder.forward(make_batch(spans, self.kv, self._windows), self.kv)
+
+    def logits(self, rows: Sequence[int]) -> torch.Tensor:
+        return self.decoder.logits(self._hidden[list(rows)])

@@ -47,6 +47,12 @@ def log_error(message: str) -> None:
     pb_utils.Logger.log_error(message)
 
 
+def log_warning(message: str) -> None:
+    import triton_python_backend_utils as pb_utils
+
+    pb_utils.Logger.log_warn(message)
+
+
 class Responder:
     """Sends the responses of one Triton request; the last one carries the FINAL flag, whatever happens."""
 

@@ -63,8 +63,8 @@ def read_text_request(
     vocab_size: int,
 ) -> TextRequest:
     """`tensors`: the inputs that the request brings, BYTES as object arrays of bytes. `parameters`: Triton's request
-    parameters. `timeout_us`: Triton's request timeout in microseconds, 0 for none. `vocab_size`: of the model; it can be
-    smaller or larger than its tokenizer's. Raises InvalidRequestError."""
+    parameters. `timeout_us`: Triton's request timeout in microseconds, 0 for none. `vocab_size`: the model's, which its
+    tokenizer need not share. Raises InvalidRequestError."""
     for name, message in REFUSED_INPUTS.items():
         if name in tensors:
             raise InvalidRequestError(f'input "{name}": {message}')

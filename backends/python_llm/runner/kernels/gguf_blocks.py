@@ -1,4 +1,4 @@
-"""GGUF's quantised blocks taken apart: the whole numbers, and the scale and minimum of each group, as the kernels read them.
+"""GGUF's quantised blocks taken apart: whole numbers, and the scale and minimum of each group.
 
 A weight is worth d * q + m. No weight is turned into a float and back: the whole numbers are those of the file.
 Does not know files or names, nor how the kernels lay them out. Source: ggml's `ggml-quants.c`.

@@ -6,7 +6,6 @@ Does not know models: it declares the C functions of `src/decoder.h` and nothing
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -23,7 +22,7 @@ class KernelsUnavailableError(Exception):
 class Settings(Structure):
     """PlSettings"""
 
-    _fields_: Sequence[tuple[str, type]] = [
+    _fields_ = [
         *[(name, c_int32) for name in ("layers", "hidden", "inner", "heads", "kv_heads", "head_dim", "vocab")],
         *[(name, c_int32) for name in ("activation", "qk_norm", "sandwich_norms", "threads", "page")],
         *[(name, c_float) for name in ("norm_eps", "attention_scale", "attention_softcap", "logit_softcap")],
@@ -33,7 +32,7 @@ class Settings(Structure):
 class Step(Structure):
     """PlStep"""
 
-    _fields_: Sequence[tuple[str, type]] = [
+    _fields_ = [
         ("rows", c_int32),
         ("spans", c_int32),
         ("embeddings", c_void_p),

@@ -19,8 +19,14 @@ from python_llm.runner.kernels.library import Settings, Step, address, load_kern
 from python_llm.runner.spec import DecoderSpec
 
 _ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
-_MATRICES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj") + tuple(
-    f"mlp.{name}_proj" for name in ("gate", "up", "down")
+_MATRICES = (
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    "self_attn.o_proj",
+    "mlp.gate_proj",
+    "mlp.up_proj",
+    "mlp.down_proj",
 )
 _HEAD = len(_MATRICES)
 _NORMS_PLAIN = {"input_layernorm": 0, "post_attention_layernorm": 1}

@@ -1,0 +1,93 @@
+"""Builds the runner for a model's files: native kernels where they can run it, plain torch otherwise.
+
+Does not know requests or Triton.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from python_llm.errors import ModelLoadError
+from python_llm.model_files.gguf import GGUFFile
+from python_llm.model_files.locate import ModelFiles
+from python_llm.runner.decoder import Decoder
+from python_llm.runner.hf_config import spec_from_hf_config
+from python_llm.runner.kernels.library import KernelsUnavailableError, load_kernels
+from python_llm.runner.kernels.native_decoder import NativeDecoder, why_not
+from python_llm.runner.kernels.native_runner import NativeRunner
+from python_llm.runner.kernels.packed_weights import gguf_weights, tensor_weights
+from python_llm.runner.kv_cache import KVCache
+from python_llm.runner.loader import load_weights, open_weights, read_config
+from python_llm.runner.runner import StepRunner, TorchRunner
+from python_llm.runner.spec import DecoderSpec
+
+
+def load_runner(
+    files: ModelFiles,
+    *,
+    block_size: int,
+    kv_cache_bytes: int,
+    max_model_len: int | None = None,
+    weight_format: str = "auto",
+    kernels: str = "auto",
+    cpu_threads: int | None = None,
+    warn: Callable[[str], None] = print,
+) -> StepRunner:
+    """Load the model and set up a KV pool of at most `kv_cache_bytes`, in blocks of `block_size` tokens.
+
+    `max_model_len`: longest sequence to serve, at most the model's own; None: the model's own, or what the pool holds
+    if that is less. `weight_format`, `kernels`, `cpu_threads`: the settings of these names. `warn` gets one sentence
+    when plain torch stands in for the kernels. Raises ModelLoadError, also when the pool cannot hold one sequence of an
+    explicit length.
+    """
+    config = read_config(files)
+    spec = spec_from_hf_config(config)
+    block_bytes = KVCache.bytes_per_token(spec) * block_size
+    num_blocks = kv_cache_bytes // block_bytes
+    capacity = num_blocks * block_size
+    longest = min(max_model_len or spec.max_position_embeddings, spec.max_position_embeddings)
+    if capacity < (1 if max_model_len is None else longest):
+        needed = block_bytes if max_model_len is None else -(-longest // block_size) * block_bytes
+        raise ModelLoadError(
+            f"A KV cache of {kv_cache_bytes} bytes holds {capacity} tokens of {files.spec}; "
+            f"max_model_len {max_model_len} needs at least {needed} bytes."
+        )
+    try:
+        if _use_native(spec, block_size, weight_format, kernels, warn):
+            source = open_weights(files, config, spec)
+            if files.kind == "gguf":
+                weights = gguf_weights(GGUFFile(files.path), config, spec, weight_format)
+            else:
+                weights = tensor_weights({name: read for name, (_, read) in source.items()}, spec, weight_format)
+            threads = cpu_threads or len(os.sched_getaffinity(0))
+            decoder = NativeDecoder(spec, weights, num_blocks=num_blocks, block_size=block_size, threads=threads)
+            return NativeRunner(decoder, min(longest, capacity))
+        kv = KVCache(spec, num_blocks, block_size)
+    except (MemoryError, RuntimeError):
+        raise ModelLoadError(f"This machine cannot give {num_blocks * block_bytes} bytes for the KV cache.") from None
+    return TorchRunner(Decoder(spec, load_weights(files, config, spec)), kv, min(longest, capacity))
+
+
+def _use_native(
+    spec: DecoderSpec, block_size: int, weight_format: str, kernels: str, warn: Callable[[str], None]
+) -> bool:
+    if kernels == "torch":
+        reason: str | None = "the setting kernels is torch"
+    else:
+        reason = why_not(spec, block_size)
+        try:
+            load_kernels()
+        except KernelsUnavailableError as error:
+            reason = str(error)
+    if reason is None:
+        return True
+    if kernels == "native":
+        raise ModelLoadError(f"The native kernels cannot be used: {reason}.")
+    if weight_format not in {"auto", "float32"}:
+        raise ModelLoadError(
+            f"weight_format {weight_format} needs the native kernels, and they cannot be used: {reason}."
+        )
+    if kernels == "auto":
+        warn(f"Plain torch computes this model, several times slower than the native kernels: {reason}.")
+    return False
