@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import queue
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,3 +108,16 @@ def metric(server: LocalServer, name: str, model: str) -> float:
         if line.startswith(name + "{") and f'model="{model}"' in line:
             return float(line.rsplit(" ", 1)[1])
     raise AssertionError(f"{name} of {model} is not among the metrics")
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.05)
+
+
+def is_idle(server: LocalServer, model: str) -> bool:
+    """Nothing runs, nothing waits, no page is held."""
+    names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+    return all(metric(server, name, model) == 0 for name in names)

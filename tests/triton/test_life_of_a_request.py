@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import pytest
 import requests
 import tritonclient.grpc as grpcclient
 
-from asking import Response, ask, generate, generate_stream, metric, tensors, text_of
+from asking import Response, ask, generate, generate_stream, is_idle, metric, tensors, text_of, wait_until
 from python_llm_client.local_server import LocalServer
 from server import running_server
 from tiny_repository import add_model
@@ -35,19 +35,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     add_model(repository, "reloaded")
     with running_server(repository) as running:
         yield running
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.05)
-
-
-def is_idle(server: LocalServer, model: str) -> bool:
-    """Nothing runs, nothing waits, no page is held."""
-    names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
-    return all(metric(server, name, model) == 0 for name in names)
 
 
 def is_running(server: LocalServer, model: str) -> bool:

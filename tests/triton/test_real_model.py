@@ -1,0 +1,90 @@
+"""SmolLM2 behind a real Triton: transformers' tokens through the door, and many streams at once as one by one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from asking import ask, generate_stream, is_idle, text_of, wait_until
+from python_llm_client.local_server import LocalServer
+from server import running_server
+
+pytestmark = [pytest.mark.triton, pytest.mark.real_model]
+
+ROOT = Path(__file__).parent.parent.parent
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "smollm2.json").read_text(encoding="utf-8"))
+NEAR_TIE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """The repository as it ships, with float32 weights: only then must the tokens equal transformers'."""
+    settings = {"smollm2": {"weight_format": "float32", "kv_cache_memory_mib": "512"}}
+    with running_server(ROOT / "model_repository", models=["smollm2"], settings=settings) as running:
+        yield running
+
+
+def test_greedy_tokens_are_those_of_transformers(server: LocalServer) -> None:
+    def check(entry: dict[str, list[int]]) -> None:
+        parameters = {"max_tokens": len(entry["output"]), "temperature": 0, "ignore_eos": True}
+        (response,) = ask(
+            server,
+            "smollm2",
+            text_input=entry["text"],
+            return_logprobs=True,
+            return_num_input_tokens=True,
+            sampling_parameters=parameters,
+        )
+        assert response.outputs["num_input_tokens"] == [len(entry["ids"])]
+        ids = [int(next(iter(token))) for token in json.loads(response.outputs["logprobs"][0])]
+        wrong = [i for i, (ours, golden) in enumerate(zip(ids, entry["output"], strict=True)) if ours != golden]
+        assert not wrong or entry["margin"][wrong[0]] < NEAR_TIE, entry["text"][:60]
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(check, GOLDEN))
+
+
+def test_64_streams_at_once_give_the_texts_of_one_by_one(server: LocalServer) -> None:
+    prompts = [entry["text"][-300:] for entry in GOLDEN]
+    prompts = [f"{prompts[i % len(prompts)]}{' ' * (i // len(prompts))}" for i in range(64)]
+    parameters = {"max_tokens": 12, "temperature": 0}
+
+    def over_grpc(prompt: str) -> str:
+        return text_of(ask(server, "smollm2", text_input=prompt, stream=True, sampling_parameters=parameters))
+
+    def over_sse(prompt: str) -> str:
+        events = generate_stream(server, "smollm2", text_input=prompt, stream=True, **parameters)
+        return "".join(event["text_output"] for event in events)
+
+    with ThreadPoolExecutor(64) as pool:
+        at_once = list(pool.map(over_grpc, prompts))
+        assert list(pool.map(over_sse, prompts)) == at_once
+    assert [over_grpc(prompt) for prompt in prompts] == at_once
+    wait_until(lambda: is_idle(server, "smollm2"))
+
+
+def test_a_conversation_is_answered(server: LocalServer) -> None:
+    messages = [
+        {"role": "system", "content": "You answer in one word."},
+        {"role": "user", "content": "What is the capital of France?"},
+    ]
+    parameters = {"max_tokens": 24, "temperature": 0}
+    responses = ask(
+        server, "smollm2", messages=messages, stream=True, return_finish_reason=True, sampling_parameters=parameters
+    )
+    assert "Paris" in text_of(responses)
+    assert responses[-1].outputs["finish_reason"] == ["stop"], "the model ends its turn by itself"
+
+
+def test_the_chat_command(server: LocalServer) -> None:
+    command = [sys.executable, "-m", "python_llm_client", "chat", "--url", f"127.0.0.1:{server.grpc_port}"]
+    command += ["--temperature", "0", "--max-tokens", "24", "What is the capital of France?"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
