@@ -28,7 +28,10 @@ def main() -> NoReturn:
         message = getattr(error, "format_message", None)
         if message is None:
             raise
-        _fail(f"{message()} (see python-llm --help)", 2)
+        text = message()
+        if not text:
+            sys.exit(2)  # Called without a command: the help is printed already.
+        _fail(f"{text} (see python-llm --help)", 2)
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -68,7 +71,7 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="MODEL.SETTING=VALUE", help="Override a setting of a model; may be repeated."),
     ] = None,
-    verbose: Annotated[bool, typer.Option(help="Show tritonserver's own log.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show tritonserver's own log.")] = False,
 ) -> None:
     """Serve the models of a repository. Prints `ready` when they are; SIGTERM or Ctrl-C stops it."""
     from python_llm_client.launch import ServeOptions
@@ -92,7 +95,7 @@ def chat(
     prompt: Annotated[str | None, typer.Argument(help="What to ask; without it a conversation begins.")] = None,
     *,
     model: Annotated[str, typer.Option(help="Name of the model in the server's repository.")] = "smollm2",
-    url: Annotated[str, typer.Option(help="The server's gRPC endpoint.")] = "127.0.0.1:8001",
+    url: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server's gRPC endpoint.")] = "127.0.0.1:8001",
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 512,
     temperature: Annotated[float | None, typer.Option(min=0, help="0 is always the likeliest token.")] = None,
     system: Annotated[str | None, typer.Option(help="The system message that the conversation starts with.")] = None,

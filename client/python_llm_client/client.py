@@ -125,7 +125,11 @@ class StreamClient:
         code, message = (error.status() or "").rpartition(".")[2], error.message()
         # A model may answer UNAVAILABLE too (its queue is full): only the text tells who said it.
         if code == "UNAVAILABLE" and any(text in message for text in _UNREACHABLE):
-            return ClientError(f"no server answers at {self._url}: start one with python-llm serve, or see --url", code)
+            return ClientError(
+                f"no server answers at {self._url}: start one with python-llm serve, or name the HOST:PORT of another's "
+                "gRPC endpoint with --url",
+                code,
+            )
         if code == "UNAVAILABLE" and any(text in message for text in _WENT_AWAY):
             return ClientError(f"the server at {self._url} went away before the answer was complete", code)
         if code == "DEADLINE_EXCEEDED" and timeout is not None:

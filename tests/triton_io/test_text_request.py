@@ -16,6 +16,7 @@ from python_llm.triton_io.text_request import TextRequest, read_text_request
 from toy_tokenizer import EOS_ID, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
+MAX_MODEL_LEN = 1000
 
 
 def text(value: str | bytes) -> np.ndarray:
@@ -27,7 +28,7 @@ def flag(value: bool) -> np.ndarray:
 
 
 def read(tensors: dict[str, np.ndarray], parameters: dict[str, Any] | None = None, timeout_us: int = 0) -> TextRequest:
-    return read_text_request(tensors, parameters or {}, timeout_us, TOKENIZER, TOKENIZER.vocab_size)
+    return read_text_request(tensors, parameters or {}, timeout_us, TOKENIZER, TOKENIZER.vocab_size, MAX_MODEL_LEN)
 
 
 def test_plain_text_and_its_defaults() -> None:

@@ -5,6 +5,8 @@ Does not know temperature, filters or randomness (`token_choice.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -46,12 +48,22 @@ def _banned(task: SamplingTask) -> set[int]:
     banned: set[int] = set()
     if task.output_index < params.min_tokens:
         banned.update(params.stop_token_ids, params.eos_token_ids)
-    for word in params.bad_words_token_ids:
-        # Against the output alone: a word that the prompt begins is the prompt's.
-        first = len(task.history) - (len(word) - 1)
-        if first >= task.num_prompt and task.history[first:].tolist() == list(word[:-1]):
-            banned.add(word[-1])
+    if params.bad_words_token_ids:
+        banned.update(_ends_of_bad_words(task))
     return banned
+
+
+def _ends_of_bad_words(task: SamplingTask) -> Iterator[int]:
+    """The tokens that would complete a bad word."""
+    words = task.params.bad_words_token_ids
+    # Against the output alone: a word that the prompt begins is the prompt's.
+    begin = max(task.num_prompt, len(task.history) - max(map(len, words)) + 1)
+    # Numpy would cost microseconds for each of up to 2048 words, at every token of every row.
+    tail = tuple(task.history[begin:].tolist())
+    last = tail[-1] if tail else None
+    for word in words:
+        if len(word) == 1 or (word[-2] == last and tail[1 - len(word) :] == word[:-1]):
+            yield word[-1]
 
 
 def _penalize_repetition(row: Tensor, history: np.ndarray, penalty: float) -> None:

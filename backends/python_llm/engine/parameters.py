@@ -20,6 +20,11 @@ _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 80
 
 
+def shown(value: object) -> str:
+    """What came, for a message: as Python writes it, and cut where it is long."""
+    return _REPR.repr(value)
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """The interval [low, high], or (low, high] with `open_low`; `high` may be infinite."""
@@ -60,6 +65,8 @@ class Parameter:
     range: Range | None = None
     max_items: int | None = None
     """Longest list or object taken: what a request brings is walked by the engine's one thread at every token."""
+    max_length: int | None = None
+    """Longest string taken, in characters, alone or in a list: what is made of it grows with it."""
     nullable: bool = False
     """Null is a value of its own. Otherwise null means "not given"."""
     aliases: Mapping[object, object] = field(default_factory=dict)
@@ -72,7 +79,8 @@ class Parameter:
         if self.range is not None:
             parts.append(str(self.range))
         if self.max_items is not None:
-            parts.append(f"(at most {self.max_items})")
+            length = f", each of at most {self.max_length} characters" if self.max_length is not None else ""
+            parts.append(f"(at most {self.max_items}{length})")
         if self.nullable:
             parts.append("or null")
         return " ".join(parts)
@@ -89,10 +97,12 @@ class Parameter:
             raise self._refusal(value)
         if self.max_items is not None and isinstance(native, tuple) and len(native) > self.max_items:
             raise self._refusal(value)
+        if self.max_length is not None and isinstance(native, tuple) and max(map(len, native), default=0) > self.max_length:
+            raise self._refusal(value)
         return self.aliases.get(native, native) if self.aliases else native
 
     def _refusal(self, value: object) -> InvalidRequestError:
-        return InvalidRequestError(f"{self.name} must be {self.allowed}, got {_REPR.repr(value)}")
+        return InvalidRequestError(f"{self.name} must be {self.allowed}, got {shown(value)}")
 
 
 def _from_json(value: object) -> object:

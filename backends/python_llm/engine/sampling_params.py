@@ -13,7 +13,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from python_llm.engine.parameters import BIASES, BOOLEAN, INTEGER, NUMBER, STRINGS, TOKEN_IDS, Kind, Parameter, Range
+from python_llm.engine.parameters import (
+    BIASES,
+    BOOLEAN,
+    INTEGER,
+    NUMBER,
+    STRINGS,
+    TOKEN_IDS,
+    Kind,
+    Parameter,
+    Range,
+    shown,
+)
 from python_llm.errors import InvalidRequestError
 
 GREEDY_BELOW = 1e-5
@@ -21,6 +32,7 @@ GREEDY_BELOW = 1e-5
 
 _LIST_LIMIT = 1024
 _STOP_LIMIT = 64
+_STRING_LIMIT = 1024
 
 
 def _parameter(default: object, kind: Kind, doc: str, range: Range | None = None, **rest: object) -> Any:
@@ -77,7 +89,7 @@ class SamplingParams:
         0.0, NUMBER, "Subtracted from a token's logit once for each time it is in the output.", Range(-2, 2)
     )
     stop: tuple[str, ...] = _parameter(
-        (), STRINGS, "Strings that end the output when they are complete in it.", max_items=_STOP_LIMIT
+        (), STRINGS, "Strings that end the output when they are complete in it.", max_items=_STOP_LIMIT, max_length=_STRING_LIMIT
     )
     stop_token_ids: tuple[int, ...] = _parameter(
         (), TOKEN_IDS, "Tokens that end the output.", Range(0), max_items=_LIST_LIMIT
@@ -96,7 +108,11 @@ class SamplingParams:
         (), BIASES, "Added to the logits of these tokens.", Range(-100, 100), max_items=_LIST_LIMIT
     )
     bad_words: tuple[str, ...] = _parameter(
-        (), STRINGS, "Words that must not be generated, at a text's start or after a space.", max_items=_LIST_LIMIT
+        (),
+        STRINGS,
+        "Words that must not be generated, at a text's start or after a space.",
+        max_items=_LIST_LIMIT,
+        max_length=_STRING_LIMIT,
     )
 
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
@@ -117,6 +133,8 @@ SAMPLING_PARAMETERS: tuple[Parameter, ...] = tuple(
 """Every parameter a request may bring, in order of declaration."""
 
 _BY_NAME = {parameter.name: parameter for parameter in SAMPLING_PARAMETERS}
+_LONGEST_NAME = 2 * max(map(len, _BY_NAME))
+"""No longer name can resemble one of ours."""
 
 
 def parse_sampling_params(values: Mapping[str, object]) -> SamplingParams:
@@ -140,10 +158,10 @@ def parse_sampling_params(values: Mapping[str, object]) -> SamplingParams:
 
 
 def _unknown(name: str) -> str:
-    nearest = difflib.get_close_matches(name, _BY_NAME, n=1)
+    nearest = difflib.get_close_matches(name[:_LONGEST_NAME], _BY_NAME, n=1)
     if nearest:
-        return f"unknown sampling parameter {name!r}; did you mean {nearest[0]!r}?"
-    return f"unknown sampling parameter {name!r}; known are {', '.join(_BY_NAME)}"
+        return f"unknown sampling parameter {shown(name)}; did you mean {nearest[0]!r}?"
+    return f"unknown sampling parameter {shown(name)}; known are {', '.join(_BY_NAME)}"
 
 
 def check_vocab(params: SamplingParams, vocab_size: int) -> None:

@@ -5,6 +5,7 @@ Knows characters only: no tokens, no UTF-8, no requests.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -32,35 +33,11 @@ class StopMatcher:
     and it is never necessary to read on to know it.
     """
 
-    __slots__ = ("_node", "_root")
+    __slots__ = ("_node",)
 
     def __init__(self, stops: Sequence[str]) -> None:
         """`stops`: non-empty strings."""
-        self._root = self._node = _Node(depth=0)
-        for stop in stops:
-            node = self._root
-            for character in stop:
-                node = node.children.setdefault(character, _Node(depth=node.depth + 1))
-            node.match = len(stop)
-        self._link()
-
-    def _link(self) -> None:
-        # Breadth first: a node's links are made of those of shorter prefixes.
-        queue = deque([self._root])
-        while queue:
-            node = queue.popleft()
-            for character, child in node.children.items():
-                child.suffix = self._step(node.suffix, character) if node.suffix else self._root
-                child.match = child.match or child.suffix.match
-                child.held = child.depth if child.children else child.suffix.held
-                queue.append(child)
-
-    def _step(self, node: _Node, character: str) -> _Node:
-        while character not in node.children:
-            if node.suffix is None:
-                return node
-            node = node.suffix
-        return node.children[character]
+        self._node = _automaton(tuple(stops))
 
     @property
     def held(self) -> int:
@@ -75,8 +52,37 @@ class StopMatcher:
         """
         node = self._node
         for position, character in enumerate(text, start=1):
-            node = self._step(node, character)
+            node = _step(node, character)
             if node.match and not ignore_matches:
                 return position - node.match, position
         self._node = node
         return None
+
+
+@functools.lru_cache(maxsize=4)
+def _automaton(stops: tuple[str, ...]) -> _Node:
+    """The root. Nobody changes the nodes once they are linked, so the n sequences of a request share them."""
+    root = _Node(depth=0)
+    for stop in stops:
+        node = root
+        for character in stop:
+            node = node.children.setdefault(character, _Node(depth=node.depth + 1))
+        node.match = len(stop)
+    # Breadth first: a node's links are made of those of shorter prefixes.
+    queue = deque([root])
+    while queue:
+        node = queue.popleft()
+        for character, child in node.children.items():
+            child.suffix = _step(node.suffix, character) if node.suffix else root
+            child.match = child.match or child.suffix.match
+            child.held = child.depth if child.children else child.suffix.held
+            queue.append(child)
+    return root
+
+
+def _step(node: _Node, character: str) -> _Node:
+    while character not in node.children:
+        if node.suffix is None:
+            return node
+        node = node.suffix
+    return node.children[character]

@@ -75,7 +75,7 @@ def _with_parsed_arguments(call: dict[str, Any], where: str) -> dict[str, Any]:
     # On the wire arguments are JSON in a string; templates print them as JSON themselves.
     try:
         parsed = json.loads(arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidRequestError(f"{where}.function.arguments must be JSON, got {_shown(arguments)}.") from None
     return {**call, "function": {**function, "arguments": parsed}}
 

@@ -5,6 +5,7 @@ Wraps a `tokenizers.Tokenizer`. Does not know where it came from, nor which toke
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer as Backend
@@ -53,6 +54,11 @@ class Tokenizer:
         self.chat_template = chat_template
         """Jinja source, or None for a model that was not trained to chat."""
         self.special_tokens: Mapping[str, str] = dict(special_tokens or {})
+
+    @functools.cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: no text has fewer tokens than its characters divided by this."""
+        return max(map(len, self._backend.get_vocab(with_added_tokens=True)), default=1)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. Text that spells a special token becomes that token.

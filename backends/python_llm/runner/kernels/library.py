@@ -1,12 +1,12 @@
 """Finds and loads the compiled kernels, or says why they cannot be used.
 
-Does not know models: it declares the C functions of `src/decoder.h` and nothing else.
+Does not know models: it declares the C functions of `src/decoder.h` and `src/measure.h`.
 """
 
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, Structure, c_float, c_int32, c_size_t, c_void_p
+from ctypes import POINTER, Structure, c_double, c_float, c_int32, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 
@@ -56,6 +56,9 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "pl_weight_bytes": (c_size_t, [c_void_p]),
     "pl_step": (c_int32, [c_void_p, POINTER(Step)]),
     "pl_head": (c_int32, [c_void_p, c_void_p, c_int32, c_void_p]),
+    "pl_read_bandwidth": (c_double, [c_int32]),
+    "pl_int8_peak": (c_double, [c_int32]),
+    "pl_float32_peak": (c_double, [c_int32]),
     "pl_multiply": (c_int32, [*[c_int32] * 3, *[c_void_p] * 5, c_int32, c_void_p]),
 }
 

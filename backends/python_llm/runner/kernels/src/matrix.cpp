@@ -58,6 +58,9 @@ inline __m256i broadcast4(const int8_t* four) {
   return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(four)));
 }
 
+// Keeps a running sum where it is: left alone, GCC computes all products first, parks them in memory and adds them last.
+inline void pin(__m256i& sum) { __asm__("" : "+x"(sum)); }
+
 // R rows times one tile of 4-bit weights. 8 sums of 2 products fit 16 bits: 8 * 2 * 15 * 127 = 30,480.
 template <int R>
 void tile_int4(const uint8_t* w, int groups, const int8_t* q, const float* scale, const float* sum, size_t k, float* out,
@@ -68,7 +71,7 @@ void tile_int4(const uint8_t* w, int groups, const int8_t* q, const float* scale
   for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
   for (int g = 0; g < groups; ++g) {
     __m256i part[R][2];
-#pragma GCC unroll 4
+#pragma GCC unroll 1
     for (int j = 0; j < 4; ++j) {
       const __m256i b0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64));
       const __m256i b1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64 + 32));
@@ -84,6 +87,8 @@ void tile_int4(const uint8_t* w, int groups, const int8_t* q, const float* scale
         const __m256i s1 = _mm256_add_epi16(_mm256_maddubs_epi16(low1, a0), _mm256_maddubs_epi16(high1, a1));
         part[r][0] = j == 0 ? s0 : _mm256_add_epi16(part[r][0], s0);
         part[r][1] = j == 0 ? s1 : _mm256_add_epi16(part[r][1], s1);
+        pin(part[r][0]);
+        pin(part[r][1]);
       }
     }
     const auto* halves = reinterpret_cast<const uint16_t*>(w + 256);
@@ -130,6 +135,10 @@ void tile_int8(const uint8_t* w, int groups, const int8_t* q, const float* scale
           const __m256i s1 = _mm256_maddubs_epi16(u1, _mm256_sign_epi8(a, w1));
           part[r][0] = _mm256_add_epi32(part[r][0], _mm256_madd_epi16(s0, ones));
           part[r][1] = _mm256_add_epi32(part[r][1], _mm256_madd_epi16(s1, ones));
+          if constexpr (R > 2) {
+            pin(part[r][0]);
+            pin(part[r][1]);
+          }
         }
       }
       const __m256 d0 = load_half(halves + p * kTile), d1 = load_half(halves + p * kTile + 8);
