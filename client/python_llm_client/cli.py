@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -111,6 +112,17 @@ def chat(
     if temperature is not None:
         sampling["temperature"] = temperature
     run(Conversation(client, model, system, sampling), prompt)
+
+
+@app.command()
+def doctor(
+    model: Annotated[
+        list[Path] | None, typer.Argument(help="model.json of a model to load and describe; may be repeated.")
+    ] = None,
+) -> int:
+    """Say what this machine can do, and how models will run on it. Takes some seconds."""
+    # In a process of its own: the client knows nothing of the backend but its settings.
+    return subprocess.call([sys.executable, "-m", "python_llm.doctor", *map(str, model or [])])
 
 
 @app.command()

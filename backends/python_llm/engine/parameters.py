@@ -95,10 +95,11 @@ class Parameter:
             raise self._refusal(value) from None
         if self.range is not None and any(number not in self.range for number in self.kind.numbers(native)):
             raise self._refusal(value)
-        if self.max_items is not None and isinstance(native, tuple) and len(native) > self.max_items:
-            raise self._refusal(value)
-        if self.max_length is not None and isinstance(native, tuple) and max(map(len, native), default=0) > self.max_length:
-            raise self._refusal(value)
+        if isinstance(native, tuple):
+            if self.max_items is not None and len(native) > self.max_items:
+                raise self._refusal(value)
+            if self.max_length is not None and max(map(len, native), default=0) > self.max_length:
+                raise self._refusal(value)
         return self.aliases.get(native, native) if self.aliases else native
 
     def _refusal(self, value: object) -> InvalidRequestError:

@@ -89,7 +89,11 @@ class SamplingParams:
         0.0, NUMBER, "Subtracted from a token's logit once for each time it is in the output.", Range(-2, 2)
     )
     stop: tuple[str, ...] = _parameter(
-        (), STRINGS, "Strings that end the output when they are complete in it.", max_items=_STOP_LIMIT, max_length=_STRING_LIMIT
+        (),
+        STRINGS,
+        "Strings that end the output when they are complete in it.",
+        max_items=_STOP_LIMIT,
+        max_length=_STRING_LIMIT,
     )
     stop_token_ids: tuple[int, ...] = _parameter(
         (), TOKEN_IDS, "Tokens that end the output.", Range(0), max_items=_LIST_LIMIT

@@ -28,6 +28,8 @@ _NUM_SENDERS = 4
 _SWEEP_INTERVAL_S = 0.02
 _SWEEP_SHARE = 0.05
 """Largest share of a core that the sweeper may take."""
+_LARGE_RESPONSE = 64 << 10
+"""Bytes; smaller ones fit into what is left of Triton's shared memory pool, which grows by 1 MiB."""
 
 
 def read_inputs(triton_request: Any) -> dict[str, np.ndarray]:
@@ -69,8 +71,16 @@ class Responder:
     def send_outputs(self, outputs: Mapping[str, np.ndarray], *, is_last: bool) -> None:
         import triton_python_backend_utils as pb_utils
 
+        if self._is_finished:
+            return
         tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
-        self._send(pb_utils.InferenceResponse(output_tensors=tensors), is_last)
+        response = pb_utils.InferenceResponse(output_tensors=tensors)
+        if is_last and _num_bytes(outputs) > _LARGE_RESPONSE:
+            # Shared memory may not suffice, and Triton closes its sender with the final flag even if sending then
+            # fails: no error could be sent any more, and the client would wait for ever.
+            self._send(response, is_last=False)
+            response = None
+        self._send(response, is_last)
 
     def send_error(self, error: Exception) -> None:
         """Ends the request with `error`, under the code of its class."""
@@ -87,9 +97,18 @@ class Responder:
         if is_last:
             with self._lock:
                 self._is_finished = True
-                self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+                if response is None:
+                    self._sender.send(flags=final)
+                else:
+                    self._sender.send(response, flags=final)
         else:
             self._sender.send(response)
+
+
+def _num_bytes(outputs: Mapping[str, np.ndarray]) -> int:
+    arrays = outputs.values()
+    return sum(sum(map(len, array)) if array.dtype == np.object_ else array.nbytes for array in arrays)
 
 
 def _code(error: Exception) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from python_llm.engine.parameters import INTEGER, Parameter, Range
 from python_llm.engine.sampling_params import (
     SamplingParams,
     check_vocab,
@@ -26,6 +27,15 @@ from python_llm.tokenization.tokenizer import Tokenizer
 from python_llm.triton_io.io_spec import REFUSED_INPUTS
 
 _PROMPT_INPUTS = ("text_input", "messages", "input_ids")
+_TIMEOUT = Parameter(
+    "timeout",
+    dataclasses.replace(INTEGER, name="an integer of microseconds"),
+    default=0,
+    doc="The request's own deadline; 0 for none.",
+    range=Range(0, 2**63 - 1),
+)
+_TRITONS_FIELDS = ("id",)
+"""Of a `/generate` body: Triton acts on them itself, and hands them on as request parameters all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +71,17 @@ def read_text_request(
     timeout_us: int,
     tokenizer: Tokenizer,
     vocab_size: int,
+    max_model_len: int,
 ) -> TextRequest:
     """`tensors`: the inputs that the request brings, BYTES as object arrays of bytes. `parameters`: Triton's request
     parameters. `timeout_us`: Triton's request timeout in microseconds, 0 for none. `vocab_size`: the model's, which its
-    tokenizer need not share. Raises InvalidRequestError."""
+    tokenizer need not share. `max_model_len`: tokens; a text that is far beyond it is refused without being tokenised.
+    Raises InvalidRequestError."""
     for name, message in REFUSED_INPUTS.items():
         if name in tensors:
             raise InvalidRequestError(f'input "{name}": {message}')
     stream = _flag(tensors, "stream", False)
-    prompt_ids, prompt_text, echo_by_default = _read_prompt(tensors, tokenizer)
+    prompt_ids, prompt_text, echo_by_default = _read_prompt(tensors, tokenizer, max_model_len)
     if (bad := prompt_ids[(prompt_ids < 0) | (prompt_ids >= vocab_size)]).size:
         raise InvalidRequestError(
             f"the prompt has the token id {int(bad[0])}; this model knows the ids 0 to {vocab_size - 1}"
@@ -80,8 +92,9 @@ def read_text_request(
             "exclude_input_in_output=false cannot be combined with stream=true: a stream carries the output only"
         )
     returns = Returns(**{f.name: _flag(tensors, f"return_{f.name}", False) for f in dataclasses.fields(Returns)})
-    own_parameters = {k: v for k, v in parameters.items() if not k.startswith("triton_")}
-    timeout_us = _timeout_us(own_parameters.pop("timeout", timeout_us))
+    own_parameters = {k: v for k, v in parameters.items() if k not in _TRITONS_FIELDS and not k.startswith("triton_")}
+    deadline_us = _TIMEOUT.read(own_parameters.pop("timeout", timeout_us))
+    assert isinstance(deadline_us, int)
     params = _read_params(tensors, own_parameters, tokenizer, vocab_size)
     return TextRequest(
         prompt_ids=prompt_ids,
@@ -89,11 +102,13 @@ def read_text_request(
         params=params,
         stream=stream,
         returns=returns,
-        timeout_s=timeout_us / 1e6 if timeout_us else None,
+        timeout_s=deadline_us / 1e6 if deadline_us else None,
     )
 
 
-def _read_prompt(tensors: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> tuple[np.ndarray, str, bool]:
+def _read_prompt(
+    tensors: Mapping[str, np.ndarray], tokenizer: Tokenizer, max_model_len: int
+) -> tuple[np.ndarray, str, bool]:
     """Token ids of the prompt (int32 [n]), its text, and whether the text is part of the output by default."""
     given = [name for name in _PROMPT_INPUTS if name in tensors]
     if len(given) != 1:
@@ -103,14 +118,24 @@ def _read_prompt(tensors: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> tup
         raise InvalidRequestError(f'input "tools" goes with the input "messages", not with "{given[0]}"')
     if given == ["text_input"]:
         text = _string(tensors, "text_input")
-        return np.array(tokenizer.encode(text), dtype=np.int32), text, True
+        return _encode(text, tokenizer, max_model_len), text, True
     if given == ["messages"]:
         tools = _json(tensors, "tools") if "tools" in tensors else None
         text = render_chat(tokenizer, _json(tensors, "messages"), tools)
         # The template writes the special tokens itself.
-        return np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32), text, False
+        return _encode(text, tokenizer, max_model_len, add_special_tokens=False), text, False
     ids = tensors["input_ids"].reshape(-1).astype(np.int32)
     return ids, tokenizer.decode(ids.tolist(), skip_special_tokens=False), False
+
+
+def _encode(text: str, tokenizer: Tokenizer, max_model_len: int, *, add_special_tokens: bool = True) -> np.ndarray:
+    """int32 [n]. Tokenising 10 MB takes seconds, and every other request of the model would wait for it."""
+    if len(text) > max_model_len and len(text) > (limit := max_model_len * tokenizer.longest_token):
+        raise InvalidRequestError(
+            f"the prompt has {len(text)} characters; this model takes at most {max_model_len - 1} tokens "
+            f"(max_model_len {max_model_len}), which never hold more than {limit} characters"
+        )
+    return np.array(tokenizer.encode(text, add_special_tokens=add_special_tokens), dtype=np.int32)
 
 
 def _read_params(
@@ -134,16 +159,6 @@ def _read_params(
             params.bad_words, lambda word: tokenizer.encode(word, add_special_tokens=False)
         ),
     )
-
-
-def _timeout_us(value: Any) -> int:
-    try:
-        microseconds = int(value)
-    except (TypeError, ValueError):
-        microseconds = -1
-    if microseconds < 0:
-        raise InvalidRequestError(f'request parameter "timeout" must be a number of microseconds >= 0, not {value!r}')
-    return microseconds
 
 
 def _scalar(tensors: Mapping[str, np.ndarray], name: str) -> Any:
