@@ -130,7 +130,7 @@ class TritonPythonModel:
             triton_request.timeout(),
             self._tokenizer,
             self._vocab_size,
-            self._engine.max_model_len,
+            max_model_len=self._engine.max_model_len,
         )
         reply = Reply(
             asked.params.n,

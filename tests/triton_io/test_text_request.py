@@ -28,7 +28,9 @@ def flag(value: bool) -> np.ndarray:
 
 
 def read(tensors: dict[str, np.ndarray], parameters: dict[str, Any] | None = None, timeout_us: int = 0) -> TextRequest:
-    return read_text_request(tensors, parameters or {}, timeout_us, TOKENIZER, TOKENIZER.vocab_size, MAX_MODEL_LEN)
+    return read_text_request(
+        tensors, parameters or {}, timeout_us, TOKENIZER, TOKENIZER.vocab_size, max_model_len=MAX_MODEL_LEN
+    )
 
 
 def test_plain_text_and_its_defaults() -> None:

@@ -71,6 +71,7 @@ def read_text_request(
     timeout_us: int,
     tokenizer: Tokenizer,
     vocab_size: int,
+    *,
     max_model_len: int,
 ) -> TextRequest:
     """`tensors`: the inputs that the request brings, BYTES as object arrays of bytes. `parameters`: Triton's request
