@@ -48,6 +48,7 @@ def model(path: Path) -> Lines:
     """(what, finding) about the model that `path`, a model.json, names. Loads it. Raises PythonLLMError."""
     from python_llm.model_files.locate import locate
     from python_llm.runner.factory import load_runner
+    from python_llm.runner.kernels.native_decoder import KVFormat
     from python_llm.runner.kernels.native_runner import NativeRunner
     from python_llm.runner.loader import read_config
 
@@ -64,6 +65,7 @@ def model(path: Path) -> Lines:
         weight_format=settings.weight_format,
         kernels=settings.kernels,
         cpu_threads=settings.cpu_threads,
+        kv_format=KVFormat(settings.key_cache_format, settings.value_cache_format),
         warn=notes.append,
     )
     native = isinstance(runner, NativeRunner)

@@ -76,6 +76,7 @@ class TritonPythonModel:
         from python_llm.engine.engine import Engine
         from python_llm.model_files.locate import locate
         from python_llm.runner.factory import load_runner
+        from python_llm.runner.kernels.native_decoder import KVFormat
         from python_llm.tokenization.load import load_tokenizer
         from python_llm.triton_io.bridge import Responder, SenderPool, Sweeper, log_error, log_warning
 
@@ -93,6 +94,7 @@ class TritonPythonModel:
             weight_format=settings.weight_format,
             kernels=settings.kernels,
             cpu_threads=settings.cpu_threads,
+            kv_format=KVFormat(settings.key_cache_format, settings.value_cache_format),
             warn=log_warning,
         )
         self._vocab_size = runner.vocab_size

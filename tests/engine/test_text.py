@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from python_llm.engine.sampling_params import SamplingParams
+from python_llm.engine.stop_strings import StopMatcher
 from python_llm.engine.text import Delta, TextStream
 
 ALPHABET = ["a", "b", "ab", " ", "\n", "é", "e\u0301", "中", "文", "👨\u200d👩\u200d👧", "🏽", "\ufffd", "ʼ"]
@@ -211,6 +212,15 @@ def test_stop_strings_within_the_first_min_tokens_do_not_count() -> None:
     assert Driver(pieces, stop=("END",), min_tokens=1).run() == ("END ", 3, True)
     assert Driver(pieces, stop=("END",), min_tokens=2).run() == ("END ", 3, True)
     assert Driver(pieces, stop=("END",), min_tokens=3).run() == ("END END!", 4, False)
+
+
+def test_sequences_with_equal_stop_strings_do_not_disturb_each_other() -> None:
+    """They share what was made of the strings, and nothing of where they are in them."""
+    first, second = StopMatcher(("abc",)), StopMatcher(("abc",))
+    assert first.feed("xab") is None and second.feed("xa") is None
+    assert (first.held, second.held) == (2, 1)
+    assert second.feed("c") is None and second.held == 0
+    assert first.feed("c") == (-2, 1)
 
 
 def test_special_tokens() -> None:

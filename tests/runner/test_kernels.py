@@ -15,7 +15,7 @@ from python_llm.runner.decoder import Decoder
 from python_llm.runner.hf_config import spec_from_hf_config
 from python_llm.runner.kernels.gguf_blocks import FloatRows, Format, IntegerRows, PackedRows, unpack
 from python_llm.runner.kernels.library import address, load_kernels
-from python_llm.runner.kernels.native_decoder import NativeDecoder, to_float32, why_not
+from python_llm.runner.kernels.native_decoder import KVFormat, NativeDecoder, to_float32, why_not
 from python_llm.runner.kernels.packed_weights import tensor_weights
 from python_llm.runner.kernels.quantize import to_format
 from python_llm.runner.kv_cache import KVCache
@@ -122,17 +122,30 @@ def test_quantising_loses_what_its_bits_say(weight_format: str, error: float) ->
 
 
 def native_and_torch(
-    kind: str, weight_format: str = "float32", *, num_blocks: int = 64, block_size: int = 8, threads: int = 2
+    kind: str,
+    weight_format: str = "float32",
+    *,
+    num_blocks: int = 64,
+    block_size: int = 8,
+    threads: int = 2,
+    kv_format: KVFormat | None = None,
+    query_scale: float = 1.0,
+    **changes: Any,
 ) -> tuple[NativeDecoder, TorchRunner]:
     """The same tiny model on the kernels and in plain torch."""
     config: dict[str, Any] = {**TINY_CONFIGS[kind], "hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
-    spec = spec_from_hf_config(config)
-    assert why_not(spec, block_size) is None
+    spec = spec_from_hf_config({**config, **changes})
+    kv_format = kv_format or KVFormat()
+    assert why_not(spec, block_size, kv_format) is None
     # Embeddings stay as stored on both sides, so let bfloat16 lose nothing.
     weights = {name: weight.bfloat16().float() for name, weight in random_weights(spec).items()}
+    for name, weight in weights.items():
+        weights[name] = weight * query_scale if name.endswith("q_proj.weight") else weight
     packed = tensor_weights({name: (lambda w=w: w) for name, w in weights.items()}, spec, weight_format)
-    native = NativeDecoder(spec, packed, num_blocks=num_blocks, block_size=block_size, threads=threads)
-    native._kv.fill(np.nan)
+    native = NativeDecoder(
+        spec, packed, num_blocks=num_blocks, block_size=block_size, threads=threads, kv_format=kv_format
+    )
+    poison(native)
     rounded = {
         name: torch.from_numpy(to_float32(packed.matrices[name.removesuffix(".weight")]()))
         if weight.ndim == 2 and name != "model.embed_tokens.weight"
@@ -141,6 +154,11 @@ def native_and_torch(
     }
     torch_runner = TorchRunner(Decoder(spec, rounded), KVCache(spec, num_blocks, block_size), 256)
     return native, torch_runner
+
+
+def poison(native: NativeDecoder) -> None:
+    """Every float in the pool becomes a NaN: what no request has written must never be read."""
+    native._kv.fill(0xFF)
 
 
 def native_logits(native: NativeDecoder, spans: list[Span]) -> list[torch.Tensor]:
@@ -183,7 +201,7 @@ def test_company_chunks_and_pages_change_no_bit(kind: str, weight_format: str, t
     other = IDS[::-1]
     (alone,) = native_logits(native, [span(twin, IDS, 0, len(IDS), first)])
     for chunk in (1, 3, 4, 7, 16):
-        native._kv.fill(np.nan)
+        poison(native)
         found = []
         for start in range(0, len(IDS), chunk):
             end = min(start + chunk, len(IDS))
@@ -202,6 +220,35 @@ def test_logits_of_chosen_rows_only() -> None:
 
 def test_widths_that_the_kernels_cannot_run_are_named() -> None:
     spec = spec_from_hf_config(TINY_CONFIGS["llama"])
-    assert "48" in str(why_not(spec, 16))
+    assert "48" in str(why_not(spec, 16, KVFormat()))
     spec = spec_from_hf_config({**TINY_CONFIGS["llama"], "hidden_size": 64, "intermediate_size": 96})
-    assert "block_size 12" in str(why_not(spec, 12))
+    assert "block_size 12" in str(why_not(spec, 12, KVFormat()))
+    assert "multiple of 32, not 16" in str(why_not(spec, 16, KVFormat(keys="int8")))
+    wide = spec_from_hf_config({**TINY_CONFIGS["llama"], "hidden_size": 64, "intermediate_size": 96, "head_dim": 32})
+    assert "multiple of 16, not 8" in str(why_not(wide, 8, KVFormat(values="int4")))
+
+
+KV_LOSS = {"float32": 1e-9, "bfloat16": 1e-3, "int8": 1e-3, "int4": 0.05}
+"""Most that 1 - cosine similarity of the logits may be, on average."""
+
+
+@pytest.mark.parametrize("values", KV_LOSS)
+@pytest.mark.parametrize("keys", KV_LOSS)
+def test_kv_formats_are_close_to_float32_and_change_no_bit_in_company(keys: str, values: str) -> None:
+    kv_format = KVFormat(keys, values)
+    native, twin = native_and_torch("llama", block_size=16, kv_format=kv_format, head_dim=64, query_scale=0.25)
+    reference, _ = native_and_torch("llama", block_size=16, head_dim=64, query_scale=0.25)
+    first, second = pages(twin, 2)
+    (expected,) = native_logits(reference, [span(twin, IDS, 0, len(IDS), first)])
+    (alone,) = native_logits(native, [span(twin, IDS, 0, len(IDS), first)])
+    loss = 1 - torch.cosine_similarity(alone.double(), expected.double(), dim=-1).mean()
+    assert loss <= max(KV_LOSS[keys], KV_LOSS[values])
+    if (keys, values) != ("float32", "float32"):
+        assert not torch.equal(alone, expected), "the format has an effect"
+    poison(native)
+    found = []
+    for start in range(0, len(IDS), 5):
+        end = min(start + 5, len(IDS))
+        mate = span(twin, IDS[::-1], 0, 1 + start, second)
+        found.append(native_logits(native, [mate, span(twin, IDS, start, end, first)])[1])
+    assert torch.equal(torch.cat(found), alone)

@@ -133,6 +133,10 @@ def test_failing_templates_are_errors_of_the_request(template: str, message: str
             [{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}],
             r"tool_calls\[0\]\.function\.arguments must be JSON",
         ),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"arguments": "[" * 100_000}}]}],
+            r"tool_calls\[0\]\.function\.arguments must be JSON",
+        ),
     ],
 )
 def test_malformed_messages(messages: Any, message: str) -> None:

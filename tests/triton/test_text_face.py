@@ -12,7 +12,7 @@ import pytest
 import requests
 import tritonclient.grpc as grpcclient
 
-from asking import ask, generate, generate_stream, tensors, text_of
+from asking import Response, ask, generate, generate_stream, tensors, text_of
 from python_llm.triton_io.io_spec import INPUTS, OUTPUTS, REFUSED_INPUTS
 from python_llm_client.local_server import LocalServer
 from server import running_server
@@ -65,6 +65,18 @@ def test_final_flag_rides_on_the_last_token(server: LocalServer) -> None:
         assert responses[-1].outputs["text_output"] is not None
         reasons = [response.outputs["finish_reason"] for response in responses]
         assert reasons == [["None"]] * (len(responses) - 1) + [["length"]]
+
+
+def test_a_large_last_response_arrives_whole(server: LocalServer) -> None:
+    asked = {"text_input": PROMPT, "return_logprobs": True}
+    parameters = {"n": 4, "logprobs": 20, "max_tokens": 50, "ignore_eos": True}
+    data, trailer = ask(server, "tiny", sampling_parameters=parameters, **asked)  # type: ignore[arg-type]
+    assert trailer == Response(is_final=True)
+    assert [len(json.loads(entries)) for entries in data.outputs["logprobs"]] == [50] * 4
+    http = generate(server, "tiny", **asked, **parameters)
+    assert http.status_code == 200 and len(http.text) > 64 << 10
+    events = list(generate_stream(server, "tiny", **asked, **parameters))
+    assert len(events) == 1 and "logprobs" in events[0]
 
 
 def test_max_tokens_is_16_unless_said_otherwise(server: LocalServer) -> None:
@@ -215,6 +227,7 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({"text_input": PROMPT, "sampling_parameters": "{"}, "not valid JSON"),
     ({"text_input": PROMPT, "sampling_parameters": {"max_token": 3}}, "did you mean 'max_tokens'"),
     ({"text_input": PROMPT, "sampling_parameters": {"temperature": -1}}, "temperature"),
+    ({"text_input": "x" * 1_000_000}, "1000000 characters; this model takes at most 4095 tokens"),
     ({"text_input": "x" * 5000}, "5000 tokens; this model takes at most 4095"),
     ({"text_input": PROMPT, "sampling_parameters": {"max_tokens": 5000}}, "max_tokens may be at most 4087"),
     ({"messages": "[]"}, "non-empty"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,17 @@ def test_timeout_from_the_request_or_its_parameters() -> None:
     assert read(tensors, {"timeout": "1000000"}, timeout_us=2_500_000).timeout_s == 1.0
 
 
+def test_the_id_of_a_generate_body_is_tritons() -> None:
+    assert read({"text_input": text("a")}, {"id": "my request", "max_tokens": 3}).params.max_tokens == 3
+
+
+def test_a_text_that_might_fit_is_tokenised() -> None:
+    """How many tokens are too many is the engine's to say; here only a text that no tokens could hold is refused."""
+    longest = MAX_MODEL_LEN * TOKENIZER.longest_token
+    assert len(read({"text_input": text("x" * longest)}).prompt_ids) == longest
+    assert len(read({"text_input": text("<eos>" * MAX_MODEL_LEN)}).prompt_ids) == MAX_MODEL_LEN
+
+
 def test_bad_words_are_tokenised() -> None:
     asked = read({"text_input": text("a"), "sampling_parameters": text('{"bad_words": ["no"]}')})
     assert set(asked.params.bad_words_token_ids) == {tuple(b"no"), tuple(b" no")}
@@ -104,6 +116,16 @@ WRONG: list[tuple[dict[str, np.ndarray], dict[str, Any], str]] = [
     (PROMPT, {"top_p": "high"}, "top_p"),
     (PROMPT, {"stop_token_ids": "[258]"}, "stop_token_ids"),
     (PROMPT, {"timeout": "soon"}, "timeout"),
+    *[(PROMPT, {"timeout": value}, "timeout must be") for value in (-1, 1.5, True, math.inf, math.nan, "9" * 400)],
+    ({**PROMPT, "sampling_parameters": text(json.dumps({"x" * 10**6: 1}))}, {}, "^.{0,500}$"),
+    (PROMPT, {"stop": "x" * 1025}, "stop must be .* at most 1024 characters"),
+    (PROMPT, {"bad_words": json.dumps(["a", "x" * 1025])}, "bad_words must be .* at most 1024 characters"),
+    ({"text_input": text("x" * 10**6)}, {}, "1000000 characters; this model takes at most 999 tokens"),
+    (
+        {"messages": text(json.dumps([{"role": "user", "content": "x" * 10**6}]))},
+        {},
+        "characters; this model takes at most 999 tokens",
+    ),
     ({**PROMPT, "stream": flag(True), "exclude_input_in_output": flag(False)}, {}, "exclude_input_in_output=false"),
     *[({**PROMPT, name: text("x")}, {}, f'input "{name}"') for name in REFUSED_INPUTS],
 ]

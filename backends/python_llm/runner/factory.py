@@ -6,7 +6,8 @@ Does not know requests or Triton.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from python_llm.errors import ModelLoadError
 from python_llm.model_files.gguf import GGUFFile
@@ -14,13 +15,15 @@ from python_llm.model_files.locate import ModelFiles
 from python_llm.runner.decoder import Decoder
 from python_llm.runner.hf_config import spec_from_hf_config
 from python_llm.runner.kernels.library import KernelsUnavailableError, load_kernels
-from python_llm.runner.kernels.native_decoder import NativeDecoder, why_not
+from python_llm.runner.kernels.native_decoder import KVFormat, NativeDecoder, Weights, page_bytes, why_not
 from python_llm.runner.kernels.native_runner import NativeRunner
 from python_llm.runner.kernels.packed_weights import gguf_weights, tensor_weights
 from python_llm.runner.kv_cache import KVCache
 from python_llm.runner.loader import load_weights, open_weights, read_config
 from python_llm.runner.runner import StepRunner, TorchRunner
 from python_llm.runner.spec import DecoderSpec
+
+_DEFAULT_KV_FORMAT = KVFormat()
 
 
 def load_runner(
@@ -32,18 +35,19 @@ def load_runner(
     weight_format: str = "auto",
     kernels: str = "auto",
     cpu_threads: int | None = None,
+    kv_format: KVFormat = _DEFAULT_KV_FORMAT,
     warn: Callable[[str], None] = print,
 ) -> StepRunner:
     """Load the model and set up a KV pool of at most `kv_cache_bytes`, in blocks of `block_size` tokens.
 
     `max_model_len`: longest sequence to serve, at most the model's own; None: the model's own, or what the pool holds
-    if that is less. `weight_format`, `kernels`, `cpu_threads`: the settings of these names. `warn` gets one sentence
-    when plain torch stands in for the kernels. Raises ModelLoadError, also when the pool cannot hold one sequence of an
-    explicit length.
+    if that is less. The other arguments are the settings of their names. `warn` gets one sentence when plain torch
+    stands in for the kernels. Raises ModelLoadError, also when the pool cannot hold one sequence of an explicit length.
     """
     config = read_config(files)
     spec = spec_from_hf_config(config)
-    block_bytes = KVCache.bytes_per_token(spec) * block_size
+    native = _use_native(spec, block_size, weight_format, kv_format, kernels, warn)
+    block_bytes = page_bytes(spec, block_size, kv_format) if native else KVCache.bytes_per_token(spec) * block_size
     num_blocks = kv_cache_bytes // block_bytes
     capacity = num_blocks * block_size
     longest = min(max_model_len or spec.max_position_embeddings, spec.max_position_embeddings)
@@ -53,29 +57,43 @@ def load_runner(
             f"A KV cache of {kv_cache_bytes} bytes holds {capacity} tokens of {files.spec}; "
             f"max_model_len {max_model_len} needs at least {needed} bytes."
         )
+    longest = min(longest, capacity)
     try:
-        if _use_native(spec, block_size, weight_format, kernels, warn):
-            source = open_weights(files, config, spec)
-            if files.kind == "gguf":
-                weights = gguf_weights(GGUFFile(files.path), config, spec, weight_format)
-            else:
-                weights = tensor_weights({name: read for name, (_, read) in source.items()}, spec, weight_format)
-            threads = cpu_threads or len(os.sched_getaffinity(0))
-            decoder = NativeDecoder(spec, weights, num_blocks=num_blocks, block_size=block_size, threads=threads)
-            return NativeRunner(decoder, min(longest, capacity))
-        kv = KVCache(spec, num_blocks, block_size)
+        if not native:
+            kv = KVCache(spec, num_blocks, block_size)
+            return TorchRunner(Decoder(spec, load_weights(files, config, spec)), kv, longest)
+        decoder = NativeDecoder(
+            spec,
+            _packed_weights(files, config, spec, weight_format),
+            num_blocks=num_blocks,
+            block_size=block_size,
+            threads=cpu_threads or len(os.sched_getaffinity(0)),
+            kv_format=kv_format,
+        )
+        return NativeRunner(decoder, longest)
     except (MemoryError, RuntimeError):
         raise ModelLoadError(f"This machine cannot give {num_blocks * block_bytes} bytes for the KV cache.") from None
-    return TorchRunner(Decoder(spec, load_weights(files, config, spec)), kv, min(longest, capacity))
+
+
+def _packed_weights(files: ModelFiles, config: Mapping[str, Any], spec: DecoderSpec, weight_format: str) -> Weights:
+    source = open_weights(files, config, spec)
+    if files.kind == "gguf":
+        return gguf_weights(GGUFFile(files.path), config, spec, weight_format)
+    return tensor_weights({name: read for name, (_, read) in source.items()}, spec, weight_format)
 
 
 def _use_native(
-    spec: DecoderSpec, block_size: int, weight_format: str, kernels: str, warn: Callable[[str], None]
+    spec: DecoderSpec,
+    block_size: int,
+    weight_format: str,
+    kv_format: KVFormat,
+    kernels: str,
+    warn: Callable[[str], None],
 ) -> bool:
     if kernels == "torch":
         reason: str | None = "the setting kernels is torch"
     else:
-        reason = why_not(spec, block_size)
+        reason = why_not(spec, block_size, kv_format)
         try:
             load_kernels()
         except KernelsUnavailableError as error:
@@ -84,10 +102,10 @@ def _use_native(
         return True
     if kernels == "native":
         raise ModelLoadError(f"The native kernels cannot be used: {reason}.")
-    if weight_format not in {"auto", "float32"}:
-        raise ModelLoadError(
-            f"weight_format {weight_format} needs the native kernels, and they cannot be used: {reason}."
-        )
+    wanted = [weight_format] if weight_format not in {"auto", "float32"} else []
+    wanted += [name for name in (kv_format.keys, kv_format.values) if name != "float32"]
+    if wanted:
+        raise ModelLoadError(f"The format {wanted[0]} needs the native kernels, and they cannot be used: {reason}.")
     if kernels == "auto":
         warn(f"Plain torch computes this model, several times slower than the native kernels: {reason}.")
     return False

@@ -25,6 +25,7 @@ class Settings(Structure):
     _fields_ = [
         *[(name, c_int32) for name in ("layers", "hidden", "inner", "heads", "kv_heads", "head_dim", "vocab")],
         *[(name, c_int32) for name in ("activation", "qk_norm", "sandwich_norms", "threads", "page")],
+        *[(name, c_int32) for name in ("key_format", "value_format")],
         *[(name, c_float) for name in ("norm_eps", "attention_scale", "attention_softcap", "logit_softcap")],
     ]
 
@@ -54,6 +55,7 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "pl_set_integer": (c_int32, [c_void_p, *[c_int32] * 5, *[c_void_p] * 4]),
     "pl_set_float": (c_int32, [c_void_p, *[c_int32] * 5, *[c_void_p] * 2]),
     "pl_weight_bytes": (c_size_t, [c_void_p]),
+    "pl_page_bytes": (c_size_t, [POINTER(Settings)]),
     "pl_step": (c_int32, [c_void_p, POINTER(Step)]),
     "pl_head": (c_int32, [c_void_p, c_void_p, c_int32, c_void_p]),
     "pl_read_bandwidth": (c_double, [c_int32]),

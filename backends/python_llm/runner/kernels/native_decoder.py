@@ -48,20 +48,74 @@ class Weights:
     """Token ids, int32 [n] -> their embeddings, float32 [n, hidden], not scaled."""
 
 
-def why_not(spec: DecoderSpec, block_size: int) -> str | None:
+KV_FORMATS = {"float32": 0, "bfloat16": 1, "int8": 2, "int4": 3}
+"""How keys or values are held in a page; the values of `KvFormat` in kv_pages.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVFormat:
+    """Formats of the KV pool, names of `KV_FORMATS`."""
+
+    keys: str = "float32"
+    values: str = "float32"
+
+
+def why_not(spec: DecoderSpec, block_size: int, kv_format: KVFormat) -> str | None:
     """The reason why the kernels cannot run such a decoder, or None."""
     widths = {spec.hidden_size, spec.intermediate_size, spec.num_heads * spec.head_dim}
     if any(width % _GROUP for width in widths):
         return f"its widths {sorted(widths)} are not all multiples of {_GROUP}"
     if spec.head_dim % 8 or block_size % 8:
         return f"head_dim {spec.head_dim} and block_size {block_size} must be multiples of 8"
+    formats = {kv_format.keys, kv_format.values}
+    if formats & {"int8", "int4"} and spec.head_dim % _GROUP:
+        return f"keys and values in whole numbers need a head_dim that is a multiple of {_GROUP}, not {spec.head_dim}"
+    if "int4" in formats and block_size % 16:
+        return f"4-bit keys and values need a block_size that is a multiple of 16, not {block_size}"
     return None
+
+
+def page_bytes(spec: DecoderSpec, block_size: int, kv_format: KVFormat) -> int:
+    """Bytes of one page of the KV pool, over all layers."""
+    return int(load_kernels().pl_page_bytes(ctypes.byref(_settings(spec, block_size, 1, kv_format))))
+
+
+def _settings(spec: DecoderSpec, block_size: int, threads: int, kv_format: KVFormat) -> Settings:
+    return Settings(
+        layers=len(spec.layers),
+        hidden=spec.hidden_size,
+        inner=spec.intermediate_size,
+        heads=spec.num_heads,
+        kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        vocab=spec.vocab_size,
+        activation=_ACTIVATIONS[spec.activation],
+        qk_norm=spec.qk_norm,
+        sandwich_norms=spec.sandwich_norms,
+        threads=threads,
+        page=block_size,
+        key_format=KV_FORMATS[kv_format.keys],
+        value_format=KV_FORMATS[kv_format.values],
+        norm_eps=spec.norm_eps,
+        attention_scale=spec.attention_scale,
+        attention_softcap=spec.attention_softcap or 0.0,
+        logit_softcap=spec.logit_softcap or 0.0,
+    )
 
 
 class NativeDecoder:
     """Owner: the engine thread. Holds the packed weights and the KV pool."""
 
-    def __init__(self, spec: DecoderSpec, weights: Weights, *, num_blocks: int, block_size: int, threads: int) -> None:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: Weights,
+        *,
+        num_blocks: int,
+        block_size: int,
+        threads: int,
+        kv_format: KVFormat,
+    ) -> None:
         """Raises ModelLoadError when memory runs out, KernelsUnavailableError where there are no kernels."""
         self.spec = spec
         self.num_blocks = num_blocks
@@ -69,27 +123,8 @@ class NativeDecoder:
         self._library = load_kernels()
         self._embed = weights.embed
         self._inv_freqs = [np.array(rope.inv_freq, dtype=np.float32) for rope in spec.ropes]
-        self._kv = np.empty(
-            (num_blocks, len(spec.layers), 2, spec.num_kv_heads, block_size * spec.head_dim), dtype=np.float32
-        )
-        settings = Settings(
-            layers=len(spec.layers),
-            hidden=spec.hidden_size,
-            inner=spec.intermediate_size,
-            heads=spec.num_heads,
-            kv_heads=spec.num_kv_heads,
-            head_dim=spec.head_dim,
-            vocab=spec.vocab_size,
-            activation=_ACTIVATIONS[spec.activation],
-            qk_norm=spec.qk_norm,
-            sandwich_norms=spec.sandwich_norms,
-            threads=threads,
-            page=block_size,
-            norm_eps=spec.norm_eps,
-            attention_scale=spec.attention_scale,
-            attention_softcap=spec.attention_softcap or 0.0,
-            logit_softcap=spec.logit_softcap or 0.0,
-        )
+        self._kv = np.empty((num_blocks, page_bytes(spec, block_size, kv_format)), dtype=np.uint8)
+        settings = _settings(spec, block_size, threads, kv_format)
         self._model = self._library.pl_new(ctypes.byref(settings))
         if not self._model:
             raise ModelLoadError("This machine has too little memory for the model.")

@@ -5,26 +5,58 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "simd.h"
 
 namespace pl {
 namespace {
 
-// scores[v * stride + j] = q[v] . key j for the 8 * W keys of a page from column `column` on; V queries.
-template <int V, int W>
-void score_columns(const float* keys, int page, int head_dim, int column, const float* const* q, float* const* scores) {
+// One head's keys, or values, of one page.
+struct Block {
+  const uint8_t* data;
+  const float* scales;  // whole-number formats only
+  const float* minima;
+  int page, head_dim;
+};
+
+// scores[v][j] = q[v] . key j for the 8 * W keys of a page from column `column` on; V queries. sums[v][g]: sum of q[v] over
+// the dims of group g, which is what a minimum is multiplied by.
+template <KvFormat F, int V, int W>
+void score_columns(const Block& keys, int column, const float* const* q, const float* const* sums,
+                   float* const* scores) {
   __m256 acc[V][W];
   for (int v = 0; v < V; ++v) {
     for (int w = 0; w < W; ++w) acc[v][w] = _mm256_setzero_ps();
   }
-  for (int d = 0; d < head_dim; ++d) {
-    const float* row = keys + static_cast<size_t>(d) * page + column;
-    __m256 k[W];
-    for (int w = 0; w < W; ++w) k[w] = _mm256_loadu_ps(row + w * 8);
+  const int step = has_scale(F) ? kKvGroup : keys.head_dim;
+  for (int first = 0; first < keys.head_dim; first += step) {
+    __m256 part[V][W];
     for (int v = 0; v < V; ++v) {
-      const __m256 x = _mm256_broadcast_ss(q[v] + d);
-      for (int w = 0; w < W; ++w) acc[v][w] = _mm256_fmadd_ps(x, k[w], acc[v][w]);
+      for (int w = 0; w < W; ++w) part[v][w] = _mm256_setzero_ps();
+    }
+    for (int d = first; d < first + step; ++d) {
+      const uint8_t* row = keys.data + kv_bytes(F, static_cast<size_t>(d) * keys.page);
+      __m256 k[W];
+      for (int w = 0; w < W; ++w) k[w] = load_elements<F>(row, column + w * 8);
+      for (int v = 0; v < V; ++v) {
+        const __m256 x = _mm256_broadcast_ss(q[v] + d);
+        for (int w = 0; w < W; ++w) part[v][w] = _mm256_fmadd_ps(x, k[w], part[v][w]);
+      }
+    }
+    const int group = first / kKvGroup;
+    for (int v = 0; v < V; ++v) {
+      for (int w = 0; w < W; ++w) {
+        if constexpr (!has_scale(F)) {
+          acc[v][w] = part[v][w];
+        } else {
+          const size_t at = static_cast<size_t>(group) * keys.page + column + w * 8;
+          acc[v][w] = _mm256_fmadd_ps(part[v][w], _mm256_loadu_ps(keys.scales + at), acc[v][w]);
+          if constexpr (F == KvFormat::kInt4) {
+            acc[v][w] = _mm256_fmadd_ps(_mm256_broadcast_ss(sums[v] + group), _mm256_loadu_ps(keys.minima + at), acc[v][w]);
+          }
+        }
+      }
     }
   }
   for (int v = 0; v < V; ++v) {
@@ -32,25 +64,34 @@ void score_columns(const float* keys, int page, int head_dim, int column, const 
   }
 }
 
-template <int V>
-void score_page(const float* keys, int page, int head_dim, const float* const* q, float* const* scores) {
+template <KvFormat F, int V>
+void score_page(const Block& keys, const float* const* q, const float* const* sums, float* const* scores) {
   int column = 0;
-  for (; column + 16 <= page; column += 16) score_columns<V, 2>(keys, page, head_dim, column, q, scores);
-  if (column < page) score_columns<V, 1>(keys, page, head_dim, column, q, scores);
+  for (; column + 16 <= keys.page; column += 16) score_columns<F, V, 2>(keys, column, q, sums, scores);
+  if constexpr (F != KvFormat::kInt4) {
+    if (column < keys.page) score_columns<F, V, 1>(keys, column, q, sums, scores);
+  }
 }
 
-// out[v][d] += sum over j in [begin, end) of weights[v][j] * values[j][d], for 8 * W dims from `dim` on.
-template <int V, int W>
-void mix_dims(const float* values, int head_dim, int dim, int begin, int end, const float* const* weights,
-              float* const* out) {
+// out[v][d] += sum over j in [begin, end) of weights[v][j] * values[j][d], for 8 * W dims from `dim` on, all of one group.
+template <KvFormat F, int V, int W>
+void mix_dims(const Block& values, int dim, int begin, int end, const float* const* weights, float* const* out) {
+  const int groups = values.head_dim / kKvGroup, group = dim / kKvGroup;
   __m256 acc[V][W];
   for (int v = 0; v < V; ++v) {
     for (int w = 0; w < W; ++w) acc[v][w] = _mm256_loadu_ps(out[v] + dim + w * 8);
   }
   for (int j = begin; j < end; ++j) {
-    const float* row = values + static_cast<size_t>(j) * head_dim + dim;
+    const uint8_t* row = values.data + kv_bytes(F, static_cast<size_t>(j) * values.head_dim);
     __m256 x[W];
-    for (int w = 0; w < W; ++w) x[w] = _mm256_loadu_ps(row + w * 8);
+    for (int w = 0; w < W; ++w) {
+      x[w] = load_elements<F>(row, dim + w * 8);
+      if constexpr (has_scale(F)) {
+        const size_t at = static_cast<size_t>(j) * groups + group;
+        x[w] = _mm256_mul_ps(x[w], _mm256_broadcast_ss(values.scales + at));
+        if constexpr (F == KvFormat::kInt4) x[w] = _mm256_add_ps(x[w], _mm256_broadcast_ss(values.minima + at));
+      }
+    }
     for (int v = 0; v < V; ++v) {
       const __m256 p = _mm256_broadcast_ss(weights[v] + j);
       for (int w = 0; w < W; ++w) acc[v][w] = _mm256_fmadd_ps(p, x[w], acc[v][w]);
@@ -61,11 +102,13 @@ void mix_dims(const float* values, int head_dim, int dim, int begin, int end, co
   }
 }
 
-template <int V>
-void mix_page(const float* values, int head_dim, int begin, int end, const float* const* weights, float* const* out) {
+template <KvFormat F, int V>
+void mix_page(const Block& values, int begin, int end, const float* const* weights, float* const* out) {
   int dim = 0;
-  for (; dim + 32 <= head_dim; dim += 32) mix_dims<V, 4>(values, head_dim, dim, begin, end, weights, out);
-  for (; dim < head_dim; dim += 8) mix_dims<V, 1>(values, head_dim, dim, begin, end, weights, out);
+  for (; dim + 32 <= values.head_dim; dim += 32) mix_dims<F, V, 4>(values, dim, begin, end, weights, out);
+  if constexpr (!has_scale(F)) {
+    for (; dim < values.head_dim; dim += 8) mix_dims<F, V, 1>(values, dim, begin, end, weights, out);
+  }
 }
 
 // Scores of keys [begin, end) become softmax weights, the rest of [0, total) becomes 0. total is a multiple of 8.
@@ -100,6 +143,22 @@ void softmax(float* scores, int begin, int end, int total, float scale, float so
   }
 }
 
+Block block_of(const LayerPages& pages, KvFormat format, const uint8_t* data) {
+  const float* scales = has_scale(format) ? pages.scales(format, data) : nullptr;
+  return {data, scales, scales == nullptr ? nullptr : scales + pages.scale_count(), pages.page, pages.head_dim};
+}
+
+// Calls body with the format as a constant.
+template <typename Body>
+void with_format(KvFormat format, Body body) {
+  switch (format) {
+    case KvFormat::kFloat32: return body(std::integral_constant<KvFormat, KvFormat::kFloat32>{});
+    case KvFormat::kBfloat16: return body(std::integral_constant<KvFormat, KvFormat::kBfloat16>{});
+    case KvFormat::kInt8: return body(std::integral_constant<KvFormat, KvFormat::kInt8>{});
+    case KvFormat::kInt4: return body(std::integral_constant<KvFormat, KvFormat::kInt4>{});
+  }
+}
+
 }  // namespace
 
 void attend(const LayerPages& pages, const AttentionSettings& settings, const int32_t* table, int position, int rows,
@@ -119,20 +178,31 @@ void attend(const LayerPages& pages, const AttentionSettings& settings, const in
     target[v] = out + offset;
     std::fill(target[v], target[v] + pages.head_dim, 0.0f);
   }
+  // Only the minima of 4-bit keys need them.
+  const int groups = pages.key_format == KvFormat::kInt4 ? pages.head_dim / kKvGroup : 0;
+  std::vector<float> sums(static_cast<size_t>(queries) * groups);
+  std::vector<const float*> sums_of(queries);
+  for (int v = 0; v < queries; ++v) {
+    sums_of[v] = sums.data() + static_cast<size_t>(v) * groups;
+    for (int d = 0; d < groups * kKvGroup; ++d) sums[static_cast<size_t>(v) * groups + d / kKvGroup] += query[v][d];
+  }
   for (int p = first_page; p < end_page; ++p) {
-    const float* keys = pages.keys(table[p], head);
+    const Block keys = block_of(pages, pages.key_format, pages.keys(table[p], head));
     for (int v = 0; v < queries; v += 4) {
       float* scores[4];
       const int count = std::min(4, queries - v);
       for (int i = 0; i < count; ++i) {
         scores[i] = scratch.data() + static_cast<size_t>(v + i) * total + (p - first_page) * page;
       }
-      switch (count) {
-        case 4: score_page<4>(keys, page, pages.head_dim, &query[v], scores); break;
-        case 3: score_page<3>(keys, page, pages.head_dim, &query[v], scores); break;
-        case 2: score_page<2>(keys, page, pages.head_dim, &query[v], scores); break;
-        default: score_page<1>(keys, page, pages.head_dim, &query[v], scores);
-      }
+      with_format(pages.key_format, [&](auto format) {
+        constexpr KvFormat F = decltype(format)::value;
+        switch (count) {
+          case 4: return score_page<F, 4>(keys, &query[v], &sums_of[v], scores);
+          case 3: return score_page<F, 3>(keys, &query[v], &sums_of[v], scores);
+          case 2: return score_page<F, 2>(keys, &query[v], &sums_of[v], scores);
+          default: return score_page<F, 1>(keys, &query[v], &sums_of[v], scores);
+        }
+      });
     }
   }
   for (int v = 0; v < queries; ++v) {
@@ -142,7 +212,7 @@ void attend(const LayerPages& pages, const AttentionSettings& settings, const in
             settings.softcap);
   }
   for (int p = first_page; p < end_page; ++p) {
-    const float* values = pages.values(table[p], head);
+    const Block values = block_of(pages, pages.value_format, pages.values(table[p], head));
     // Only slots that this sequence has written: 0 times what lies beyond could be NaN.
     const int begin = std::max(0, first_key - p * page), end = std::min(page, last + 1 - p * page);
     for (int v = 0; v < queries; v += 3) {
@@ -151,11 +221,14 @@ void attend(const LayerPages& pages, const AttentionSettings& settings, const in
       for (int i = 0; i < count; ++i) {
         weights[i] = scratch.data() + static_cast<size_t>(v + i) * total + (p - first_page) * page;
       }
-      switch (count) {
-        case 3: mix_page<3>(values, pages.head_dim, begin, end, weights, &target[v]); break;
-        case 2: mix_page<2>(values, pages.head_dim, begin, end, weights, &target[v]); break;
-        default: mix_page<1>(values, pages.head_dim, begin, end, weights, &target[v]);
-      }
+      with_format(pages.value_format, [&](auto format) {
+        constexpr KvFormat F = decltype(format)::value;
+        switch (count) {
+          case 3: return mix_page<F, 3>(values, begin, end, weights, &target[v]);
+          case 2: return mix_page<F, 2>(values, begin, end, weights, &target[v]);
+          default: return mix_page<F, 1>(values, begin, end, weights, &target[v]);
+        }
+      });
     }
   }
 }

@@ -1,4 +1,4 @@
-// Causal attention of some queries of one sequence over its paged keys and values, float32.
+// Causal attention of some queries of one sequence over its paged keys and values, in whatever format those are.
 // Does not know layers, other sequences, or who owns a page.
 #pragma once
 
@@ -6,19 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "kv_pages.h"
+
 namespace pl {
-
-// Where one layer's keys and values lie. Key pages are [head_dim, page], value pages [page, head_dim], so that both
-// products run along memory.
-struct LayerPages {
-  float* base = nullptr;   // of this layer in page 0
-  size_t page_stride = 0;  // floats from a page to the next
-  int kv_heads = 0, head_dim = 0, page = 0;  // page: tokens, a multiple of 8
-
-  float* keys(int page_id, int head) const { return base + page_id * page_stride + head_size() * head; }
-  float* values(int page_id, int head) const { return keys(page_id, head) + head_size() * kv_heads; }
-  size_t head_size() const { return static_cast<size_t>(page) * head_dim; }
-};
 
 struct AttentionSettings {
   int heads = 0;

@@ -101,6 +101,16 @@ void rotate(float* head, const float* cosine, const float* sine, int head_dim) {
   }
 }
 
+LayerPages layer_shape(const PlSettings& settings) {
+  LayerPages pages;
+  pages.kv_heads = settings.kv_heads;
+  pages.head_dim = settings.head_dim;
+  pages.page = settings.page;
+  pages.key_format = static_cast<KvFormat>(settings.key_format);
+  pages.value_format = static_cast<KvFormat>(settings.value_format);
+  return pages;
+}
+
 class Decoder {
  public:
   explicit Decoder(const PlSettings& settings) : s_(settings), pool_(settings.threads), layers_(settings.layers) {
@@ -250,13 +260,9 @@ class Decoder {
   }
 
   LayerPages layer_pages(const PlStep& step, int index) const {
-    LayerPages pages;
-    pages.kv_heads = s_.kv_heads;
-    pages.head_dim = s_.head_dim;
-    pages.page = s_.page;
-    const size_t layer_size = 2 * pages.head_size() * s_.kv_heads;
-    pages.page_stride = layer_size * layers_.size();
-    pages.base = step.kv + layer_size * index;
+    LayerPages pages = layer_shape(s_);
+    pages.page_stride = pages.layer_bytes() * layers_.size();
+    pages.base = step.kv + pages.layer_bytes() * index;
     return pages;
   }
 
@@ -275,10 +281,8 @@ class Decoder {
       float* k = &k_[static_cast<size_t>(row) * kv_size() + h * hd];
       if (s_.qk_norm) rms_norm(k, layer.norm_k, s_.norm_eps, k);
       rotate(k, cosine, sine, hd);
-      float* keys = pages.keys(page_id, h);
-      for (int d = 0; d < hd; ++d) keys[static_cast<size_t>(d) * s_.page + slot] = k[d];
-      const float* v = &v_[static_cast<size_t>(row) * kv_size() + h * hd];
-      std::copy(v, v + hd, pages.values(page_id, h) + static_cast<size_t>(slot) * hd);
+      store_key(pages, pages.keys(page_id, h), slot, k);
+      store_value(pages, pages.values(page_id, h), slot, &v_[static_cast<size_t>(row) * kv_size() + h * hd]);
     }
   }
 
@@ -389,6 +393,10 @@ int32_t pl_set_float(void* model, int32_t layer, int32_t which, int32_t format, 
 }
 
 size_t pl_weight_bytes(const void* model) { return static_cast<const Decoder*>(model)->weight_bytes(); }
+
+size_t pl_page_bytes(const PlSettings* settings) {
+  return pl::layer_shape(*settings).layer_bytes() * settings->layers;
+}
 
 int32_t pl_step(void* model, const PlStep* step) {
   return guarded([&] { decoder(model).step(*step); });

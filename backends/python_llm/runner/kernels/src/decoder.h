@@ -13,6 +13,7 @@ struct PlSettings {
   int32_t layers, hidden, inner, heads, kv_heads, head_dim, vocab;
   int32_t activation;  // 0 silu, 1 gelu (erf), 2 gelu (tanh)
   int32_t qk_norm, sandwich_norms, threads, page;
+  int32_t key_format, value_format;  // see kv_pages.h
   float norm_eps, attention_scale, attention_softcap, logit_softcap;  // a cap of 0: none
 };
 
@@ -30,7 +31,7 @@ struct PlStep {
   const int32_t* table_starts; // [spans]: where each begins in `tables`
   const float* const* cosines; // for each rope: [rows, head_dim / 2]
   const float* const* sines;
-  float* kv;                   // pages: [pages, layers, 2, kv_heads, page * head_dim]
+  uint8_t* kv;                 // pages, each of pl_page_bytes
 };
 
 // Returns null when memory runs out.
@@ -45,6 +46,8 @@ int32_t pl_set_integer(void* model, int32_t layer, int32_t which, int32_t format
 int32_t pl_set_float(void* model, int32_t layer, int32_t which, int32_t format, int32_t n, int32_t k,
                      const void* values, const float* bias);
 size_t pl_weight_bytes(const void* model);
+// Bytes of one page of the KV pool, over all layers.
+size_t pl_page_bytes(const PlSettings* settings);
 // Nonzero: out of memory.
 int32_t pl_step(void* model, const PlStep* step);
 // Logits of `rows` of the last step: [count, vocab].

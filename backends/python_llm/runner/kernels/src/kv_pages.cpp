@@ -1,0 +1,99 @@
+#include "kv_pages.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace pl {
+namespace {
+
+uint16_t bfloat_bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+struct Group {
+  float scale, minimum;
+};
+
+// The whole numbers of 32 elements and what they are worth.
+Group quantize(KvFormat format, const float* x, int8_t* q) {
+  if (format == KvFormat::kInt8) {
+    float top = 0;
+    for (int i = 0; i < kKvGroup; ++i) top = std::max(top, std::fabs(x[i]));
+    const float inverse = top > 0 ? 127.0f / top : 0.0f;
+    for (int i = 0; i < kKvGroup; ++i) q[i] = static_cast<int8_t>(std::lrintf(x[i] * inverse));
+    return {top / 127.0f, 0.0f};
+  }
+  const auto [low, high] = std::minmax_element(x, x + kKvGroup);
+  const float scale = (*high - *low) / 15.0f, minimum = *low, inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  for (int i = 0; i < kKvGroup; ++i) {
+    q[i] = static_cast<int8_t>(std::clamp(std::lrintf((x[i] - minimum) * inverse), 0L, 15L));
+  }
+  return {scale, minimum};
+}
+
+// Element `index` of a row of whole numbers.
+void put(KvFormat format, uint8_t* row, int index, int8_t q) {
+  if (format == KvFormat::kInt8) {
+    row[index] = static_cast<uint8_t>(q);
+    return;
+  }
+  uint8_t& byte = row[index / 16 * 8 + index % 8];
+  byte = index % 16 < 8 ? (byte & 0xF0) | q : (byte & 0x0F) | (q << 4);
+}
+
+float* mutable_scales(const LayerPages& pages, KvFormat format, uint8_t* block) {
+  return const_cast<float*>(pages.scales(format, block));
+}
+
+}  // namespace
+
+void store_key(const LayerPages& pages, uint8_t* block, int slot, const float* key) {
+  const KvFormat format = pages.key_format;
+  const int page = pages.page;
+  if (format == KvFormat::kFloat32) {
+    for (int d = 0; d < pages.head_dim; ++d) reinterpret_cast<float*>(block)[d * page + slot] = key[d];
+    return;
+  }
+  if (format == KvFormat::kBfloat16) {
+    for (int d = 0; d < pages.head_dim; ++d) reinterpret_cast<uint16_t*>(block)[d * page + slot] = bfloat_bits(key[d]);
+    return;
+  }
+  float* scales = mutable_scales(pages, format, block);
+  for (int g = 0; g < pages.head_dim / kKvGroup; ++g) {
+    int8_t q[kKvGroup];
+    const Group group = quantize(format, key + g * kKvGroup, q);
+    for (int i = 0; i < kKvGroup; ++i) {
+      put(format, block + kv_bytes(format, static_cast<size_t>(g * kKvGroup + i) * page), slot, q[i]);
+    }
+    scales[g * page + slot] = group.scale;
+    if (format == KvFormat::kInt4) scales[pages.scale_count() + g * page + slot] = group.minimum;
+  }
+}
+
+void store_value(const LayerPages& pages, uint8_t* block, int slot, const float* value) {
+  const KvFormat format = pages.value_format;
+  const int head_dim = pages.head_dim;
+  uint8_t* row = block + kv_bytes(format, static_cast<size_t>(slot) * head_dim);
+  if (format == KvFormat::kFloat32) {
+    std::memcpy(row, value, head_dim * sizeof(float));
+    return;
+  }
+  if (format == KvFormat::kBfloat16) {
+    for (int d = 0; d < head_dim; ++d) reinterpret_cast<uint16_t*>(row)[d] = bfloat_bits(value[d]);
+    return;
+  }
+  const int groups = head_dim / kKvGroup;
+  float* scales = mutable_scales(pages, format, block) + slot * groups;
+  for (int g = 0; g < groups; ++g) {
+    int8_t q[kKvGroup];
+    const Group group = quantize(format, value + g * kKvGroup, q);
+    for (int i = 0; i < kKvGroup; ++i) put(format, row, g * kKvGroup + i, q[i]);
+    scales[g] = group.scale;
+    if (format == KvFormat::kInt4) scales[pages.scale_count() + g] = group.minimum;
+  }
+}
+
+}  // namespace pl
