@@ -1,8 +1,8 @@
 """What each weight format costs in quality: `python benchmarks/quality.py [--model MODEL] [--json FILE]`
 
 Runs a text (the project's own documentation, by default) through the model in each format and compares every
-next-token distribution with that of float32: perplexity, mean Kullback-Leibler divergence (nats), and how often the best token agrees.
-float32 means the file's own weights, dequantised.
+next-token distribution with that of float32: perplexity, mean Kullback-Leibler divergence (nats), and how often the
+best token agrees. float32 means the file's own weights, dequantised.
 """
 
 from __future__ import annotations
