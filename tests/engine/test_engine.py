@@ -178,6 +178,21 @@ def test_equal_prompts_are_computed_once_even_when_they_arrive_together() -> Non
     assert [request.num_cached_tokens for request, _ in jobs] == [0] + [40] * 5
 
 
+def test_requests_share_the_pages_of_one_that_wants_prompt_logprobs() -> None:
+    runner = FakeRunner(num_blocks=200)
+    with running_engine(runner, max_num_batched_tokens=64) as engine:
+        began, go = hold_first_step(runner)
+        _, blocker = submit(engine, [1], greedy(1))
+        assert began.wait(20)
+        prompt = prompt_of(41)
+        jobs = [submit(engine, prompt, greedy(1, prompt_logprobs=0 if index == 0 else None)) for index in range(4)]
+        go.set()
+        for _, collected in [(None, blocker), *jobs]:
+            collected.wait()
+    assert runner.num_computed == 1 + 41 + 3
+    assert len(jobs[0][0].prompt_logprobs) == 40
+
+
 def test_prefix_of_a_finished_request_is_reused_with_its_output() -> None:
     runner = FakeRunner()
     with running_engine(runner) as engine:

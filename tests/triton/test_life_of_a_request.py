@@ -178,6 +178,8 @@ def test_unloading_lets_streams_finish_and_loading_again_serves(server: LocalSer
     parameters = {"max_tokens": 1500, "temperature": 0, "ignore_eos": True}
     expected = text_of(ask(server, "reloaded", text_input="abc", sampling_parameters=parameters, stream=True))
     for _ in range(2):
+        # The gauges are a little behind: what ran before must not be taken for the stream below.
+        wait_until(lambda: is_idle(server, "reloaded"))
         answers: list[list[Response]] = []
 
         def stream(answers: list[list[Response]] = answers) -> None:
@@ -191,6 +193,7 @@ def test_unloading_lets_streams_finish_and_loading_again_serves(server: LocalSer
         assert text_of(answers[0]) == expected, "the stream under way ran to its end"
         wait_until(lambda: not _is_ready(server, "reloaded"))
         wait_until(lambda: not _stubs("reloaded"))
+        assert is_idle(server, "reloaded"), "the gauges of a model that is gone show no load"
         _repository_call(server, "reloaded", "load")
         wait_until(lambda: _is_ready(server, "reloaded"))
         assert text_of(ask(server, "reloaded", text_input="abc", sampling_parameters=parameters)) == "abc" + expected

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -138,3 +141,26 @@ def test_no_output_is_lost_or_reordered_between_threads() -> None:
                 received.append(batch.deltas[0].text)
         thread.join()
         assert "".join(received) == "".join(texts)
+
+
+def test_a_finished_reply_needs_no_garbage_collection() -> None:
+    """Its wake-up and its requests lead back to it: were that circle left, each request would stay for minutes."""
+
+    holder: dict[str, Reply] = {}
+
+    def wake() -> None:
+        holder["reply"].take()
+
+    reply = holder["reply"] = Reply(1, stream=True, interval=1, wake=wake, cancel=[].extend)
+    request: Any = types.SimpleNamespace(sink=reply.push)
+    reply.requests = [request]
+    reply.push(0, Output(request, "a", finish_reason=FinishReason.STOP))
+    assert reply.closed
+    gone = weakref.ref(reply)
+    gc.disable()
+    try:
+        holder.clear()
+        del reply, request
+        assert gone() is None
+    finally:
+        gc.enable()

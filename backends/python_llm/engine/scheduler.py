@@ -156,9 +156,11 @@ class Scheduler:
         for request in list(self._waiting):
             if budget == 0 or len(self._running) == self._max_num_seqs:
                 return
-            hashes = self._shareable_hashes(request)
-            matched = self.pool.match(hashes)
-            if len(matched) < len(hashes) and hashes[len(matched)] in in_progress:
+            hashes = self._prefix_hashes(request)
+            # Logprobs of the prompt need its logits, so it must be computed.
+            shares = not request.wants_prompt_logprobs
+            matched = self.pool.match(hashes) if shares else []
+            if shares and len(matched) < len(hashes) and hashes[len(matched)] in in_progress:
                 continue  # A running request is computing this very page: share it when it is done.
             if not self._has_room(request, matched):
                 return
@@ -188,9 +190,9 @@ class Scheduler:
         reserved = sum(self._num_blocks(r.num_tokens) - len(r.block_ids) + 1 for r in self._running)
         return needed + reserved <= self.pool.num_available
 
-    def _shareable_hashes(self, request: Request) -> list[BlockHash]:
+    def _prefix_hashes(self, request: Request) -> list[BlockHash]:
         """Hashes of the full pages before the last known token (which must be computed: its logits are wanted)."""
-        if not self._enable_prefix_caching or request.wants_prompt_logprobs:
+        if not self._enable_prefix_caching:
             return []
         return request.block_hashes((request.num_tokens - 1) // self._block_size, self._block_size)
 
@@ -200,7 +202,7 @@ class Scheduler:
         for request in self._running:
             if request.num_tokens - request.num_computed > 1:
                 done = request.num_computed // self._block_size
-                hashes.update(self._shareable_hashes(request)[done:])
+                hashes.update(self._prefix_hashes(request)[done:])
         return hashes
 
     def _span(self, request: Request, count: int) -> Span:

@@ -5,6 +5,7 @@ Does not know tensors or how answers are sent.
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 from python_llm.engine.engine import Engine
@@ -25,7 +26,8 @@ def build_requests(
     return [
         Request(
             asked.prompt_ids,
-            params,
+            # Once is enough: the others then share the pages that the first computes.
+            params if index == 0 else dataclasses.replace(params, prompt_logprobs=None),
             seed=sequence_seed(params.seed, index),
             max_new_tokens=max_new_tokens,
             sink=partial(reply.push, index),

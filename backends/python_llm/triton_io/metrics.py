@@ -44,7 +44,10 @@ class MetricsPublisher:
 
     def _run(self) -> None:
         published: list[float | None] = [None] * len(self._gauges)
-        while not self._stopping.wait(_INTERVAL_S):
+        stopped = False
+        while not stopped:
+            # Once more at the end: Triton shows the last values for as long as it lives.
+            stopped = self._stopping.wait(_INTERVAL_S)
             load = self._load()
             for index, (_, metric, value) in enumerate(self._gauges):
                 if (current := value(load)) != published[index]:

@@ -36,6 +36,10 @@ class Batch:
     """Ends the whole request; `deltas` are then not sent."""
 
 
+def _nobody() -> None:
+    """Wakes nobody: nothing follows the last response."""
+
+
 class Reply:
     """Collects the outputs of the sequences of one user request."""
 
@@ -51,7 +55,7 @@ class Reply:
         """`interval`: least number of new tokens in a streamed response. `wake` asks for a sender; never more than one
         serves a reply at a time. `cancel` ends sequences in the engine."""
         self.requests: list[Request] = []
-        """Set by whoever submits them, before they are submitted."""
+        """Set by whoever submits them, before they are submitted; empty again when the last response has been taken."""
         self._stream = stream
         self._interval = interval
         self._wake = wake
@@ -108,6 +112,10 @@ class Reply:
             self._news = 0
             self._is_first = False
             self._closed = self._error is not None or self._num_open == 0
+            if self._closed:
+                # Both lead back here, and a circle lives until a full garbage collection: thousands of requests.
+                self.requests = []
+                self._wake = _nobody
             return Batch(taken, is_first=is_first, is_last=self._closed, error=self._error)
 
     def _is_ready(self) -> bool:
