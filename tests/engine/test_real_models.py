@@ -73,7 +73,7 @@ def same(entry: dict[str, Any], tokens: list[int]) -> bool:
 
 @pytest.fixture(scope="module")
 def smollm2() -> Iterator[StepRunner]:
-    yield runner_of(smollm2_path(), 60, weight_format="float32", kernels="native")
+    yield runner_of(smollm2_path(), 32, weight_format="float32", kernels="native")
 
 
 def check_alone(runner: StepRunner, entries: list[dict[str, Any]]) -> None:
