@@ -126,8 +126,8 @@ class StreamClient:
         # A model may answer UNAVAILABLE too (its queue is full): only the text tells who said it.
         if code == "UNAVAILABLE" and any(text in message for text in _UNREACHABLE):
             return ClientError(
-                f"no server answers at {self._url}: start one with python-llm serve, or name the HOST:PORT of another's "
-                "gRPC endpoint with --url",
+                f"no server answers at {self._url}: start one with python-llm serve, or name the HOST:PORT of "
+                "another's gRPC endpoint with --url",
                 code,
             )
         if code == "UNAVAILABLE" and any(text in message for text in _WENT_AWAY):

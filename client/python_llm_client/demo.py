@@ -107,8 +107,8 @@ def run_stream(
 ) -> Timing:
     """Ask, give each piece of text to `show`, and return when the tokens came.
 
-    `until`: the time (of `time.monotonic`) when to leave an answer that is not complete. One gap is waited for even then,
-    so that a slow machine shows its speed too.
+    `until`: the time (of `time.monotonic`) when to leave an answer that is not complete. One gap is waited for even
+    then, so that a slow machine shows its speed too.
     """
     timing = Timing()
     start = time.monotonic()
