@@ -17,6 +17,7 @@ from python_llm.engine.engine import Engine
 from python_llm.engine.plan import StepPlan
 from python_llm.engine.request import FinishReason, Request
 from python_llm.engine.sampling_params import SamplingParams
+from python_llm.engine.text import TextStream
 from python_llm.errors import CancelledError, EngineError, InvalidRequestError, UnavailableError
 
 
@@ -202,6 +203,30 @@ def test_prefix_of_a_finished_request_is_reused_with_its_output() -> None:
         request, second = submit(engine, longer, greedy(8))
         assert second.wait().token_ids == expected_output(longer, greedy(8))
     assert request.num_cached_tokens == 12, "the full pages among the 15 tokens whose KV was computed"
+
+
+def test_pages_of_a_request_that_ended_on_a_stop_string_are_sound() -> None:
+    """The stop string spans three tokens; who continues the text afterwards gets what they would get alone."""
+    runner = FakeRunner()
+    with running_engine(runner) as engine:
+        prompt = prompt_of(9)
+        free = expected_output(prompt, greedy(30))
+        stop = bytes(free[10:13]).decode()
+        params = greedy(30, stop=(stop,))
+        collected = Collected()
+        text = TextStream(lambda token_id: bytes([token_id]), (), params)
+        engine.submit(
+            [Request(np.array(prompt, np.int32), params, seed=0, max_new_tokens=30, sink=collected, text=text)]
+        )
+        collected.wait()
+        whole = bytes(free).decode()
+        assert "".join(output.text for output in collected.outputs) == whole[: whole.index(stop)]
+        assert collected.reason is FinishReason.STOP
+        for length in (5, 10, 13, 20):
+            longer = prompt + free[:length]
+            request, continued = submit(engine, longer, greedy(10))
+            assert continued.wait().token_ids == expected_output(longer, greedy(10))
+            assert request.num_cached_tokens > 0
 
 
 def test_prefix_caching_can_be_switched_off() -> None:
