@@ -70,8 +70,6 @@ def why_not(spec: DecoderSpec, block_size: int, kv_format: KVFormat) -> str | No
     formats = {kv_format.keys, kv_format.values}
     if formats & {"int8", "int4"} and spec.head_dim % _GROUP:
         return f"keys and values in whole numbers need a head_dim that is a multiple of {_GROUP}, not {spec.head_dim}"
-    if "int4" in formats and block_size % 16:
-        return f"4-bit keys and values need a block_size that is a multiple of 16, not {block_size}"
     return None
 
 

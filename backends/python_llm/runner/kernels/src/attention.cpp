@@ -36,9 +36,8 @@ void score_columns(const Block& keys, int column, const float* const* q, const f
       for (int w = 0; w < W; ++w) part[v][w] = _mm256_setzero_ps();
     }
     for (int d = first; d < first + step; ++d) {
-      const uint8_t* row = keys.data + kv_bytes(F, static_cast<size_t>(d) * keys.page);
       __m256 k[W];
-      for (int w = 0; w < W; ++w) k[w] = load_elements<F>(row, column + w * 8);
+      for (int w = 0; w < W; ++w) k[w] = load_keys<F>(keys.data, keys.page, d, column + w * 8);
       for (int v = 0; v < V; ++v) {
         const __m256 x = _mm256_broadcast_ss(q[v] + d);
         for (int w = 0; w < W; ++w) part[v][w] = _mm256_fmadd_ps(x, k[w], part[v][w]);
@@ -68,9 +67,7 @@ template <KvFormat F, int V>
 void score_page(const Block& keys, const float* const* q, const float* const* sums, float* const* scores) {
   int column = 0;
   for (; column + 16 <= keys.page; column += 16) score_columns<F, V, 2>(keys, column, q, sums, scores);
-  if constexpr (F != KvFormat::kInt4) {
-    if (column < keys.page) score_columns<F, V, 1>(keys, column, q, sums, scores);
-  }
+  if (column < keys.page) score_columns<F, V, 1>(keys, column, q, sums, scores);
 }
 
 // out[v][d] += sum over j in [begin, end) of weights[v][j] * values[j][d], for 8 * W dims from `dim` on, all of one group.

@@ -34,15 +34,7 @@ Group quantize(KvFormat format, const float* x, int8_t* q) {
   return {scale, minimum};
 }
 
-// Element `index` of a row of whole numbers.
-void put(KvFormat format, uint8_t* row, int index, int8_t q) {
-  if (format == KvFormat::kInt8) {
-    row[index] = static_cast<uint8_t>(q);
-    return;
-  }
-  uint8_t& byte = row[index / 16 * 8 + index % 8];
-  byte = index % 16 < 8 ? (byte & 0xF0) | q : (byte & 0x0F) | (q << 4);
-}
+void put_half(uint8_t& byte, bool high, int8_t q) { byte = high ? (byte & 0x0F) | (q << 4) : (byte & 0xF0) | q; }
 
 float* mutable_scales(const LayerPages& pages, KvFormat format, uint8_t* block) {
   return const_cast<float*>(pages.scales(format, block));
@@ -66,7 +58,12 @@ void store_key(const LayerPages& pages, uint8_t* block, int slot, const float* k
     int8_t q[kKvGroup];
     const Group group = quantize(format, key + g * kKvGroup, q);
     for (int i = 0; i < kKvGroup; ++i) {
-      put(format, block + kv_bytes(format, static_cast<size_t>(g * kKvGroup + i) * page), slot, q[i]);
+      const int d = g * kKvGroup + i;
+      if (format == KvFormat::kInt8) {
+        block[d * page + slot] = static_cast<uint8_t>(q[i]);
+      } else {
+        put_half(block[d / 2 * page + slot], d % 2 != 0, q[i]);
+      }
     }
     scales[g * page + slot] = group.scale;
     if (format == KvFormat::kInt4) scales[pages.scale_count() + g * page + slot] = group.minimum;
@@ -90,7 +87,14 @@ void store_value(const LayerPages& pages, uint8_t* block, int slot, const float*
   for (int g = 0; g < groups; ++g) {
     int8_t q[kKvGroup];
     const Group group = quantize(format, value + g * kKvGroup, q);
-    for (int i = 0; i < kKvGroup; ++i) put(format, row, g * kKvGroup + i, q[i]);
+    for (int i = 0; i < kKvGroup; ++i) {
+      const int d = g * kKvGroup + i;
+      if (format == KvFormat::kInt8) {
+        row[d] = static_cast<uint8_t>(q[i]);
+      } else {
+        put_half(row[d / 16 * 8 + d % 8], d % 16 >= 8, q[i]);
+      }
+    }
     scales[g] = group.scale;
     if (format == KvFormat::kInt4) scales[pages.scale_count() + g] = group.minimum;
   }

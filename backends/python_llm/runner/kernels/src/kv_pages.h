@@ -41,7 +41,7 @@ constexpr size_t kv_head_bytes(KvFormat format, int head_dim, int page) {
 struct LayerPages {
   uint8_t* base = nullptr;  // of this layer in page 0
   size_t page_stride = 0;   // bytes from a page to the next
-  int kv_heads = 0, head_dim = 0, page = 0;  // page: tokens, a multiple of 8, of 16 for 4 bits
+  int kv_heads = 0, head_dim = 0, page = 0;  // page: tokens, a multiple of 8
   KvFormat key_format = KvFormat::kFloat32, value_format = KvFormat::kFloat32;
 
   uint8_t* keys(int page_id, int head) const { return base + page_id * page_stride + key_bytes() * head; }
@@ -59,7 +59,7 @@ struct LayerPages {
   size_t scale_count() const { return static_cast<size_t>(head_dim) * page / kKvGroup; }
 };
 
-// Elements [index, index + 8) of a row. 4-bit elements come in blocks of 16: the first 8 in the low halves of 8 bytes, the
+// Elements [index, index + 8) of a row of values. 4-bit elements come in blocks of 16: the first 8 in the low halves of 8 bytes, the
 // others in the high halves.
 template <KvFormat F>
 inline __m256 load_elements(const uint8_t* row, int index) {
@@ -71,6 +71,16 @@ inline __m256 load_elements(const uint8_t* row, int index) {
   }
   __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(row + index / 16 * 8));
   if (index % 16 != 0) bytes = _mm_srli_epi16(bytes, 4);
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8(15))));
+}
+
+// Keys of tokens [column, column + 8) of a head's block, dim `d`. 4-bit keys keep two dims of one token in a byte, never two
+// tokens: tokens are stored by different threads.
+template <KvFormat F>
+inline __m256 load_keys(const uint8_t* block, int page, int d, int column) {
+  if constexpr (F != KvFormat::kInt4) return load_elements<F>(block + kv_bytes(F, static_cast<size_t>(d) * page), column);
+  __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(block + static_cast<size_t>(d / 2) * page + column));
+  if (d % 2 != 0) bytes = _mm_srli_epi16(bytes, 4);
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_and_si128(bytes, _mm_set1_epi8(15))));
 }
 
