@@ -105,19 +105,21 @@ class StreamClient:
                 # Without it the server sends an error's text, but not its code.
                 headers={"triton_grpc_error": "true"},
             )
+            over = False
             try:
                 connection.async_stream_infer(model, inputs, enable_empty_final_response=True)
-                final = False
-                while not final:
+                while not over:
                     result, error = responses.get()
                     if error is not None:
+                        over = True
                         raise self._explain(error, timeout)
                     response = result.get_response()
-                    final = response.parameters["triton_final_response"].bool_param
+                    over = response.parameters["triton_final_response"].bool_param
                     if response.outputs:
                         yield _delta(result)
             finally:
-                connection.stop_stream(cancel_requests=True)
+                # Cancelling what has just ended can leak the request in Triton 2.51: its model then never unloads.
+                connection.stop_stream(cancel_requests=not over)
 
     def _explain(self, error: Exception, timeout: float | None) -> ClientError:
         if not isinstance(error, triton.InferenceServerException):
