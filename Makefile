@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml setup.py requirements.lock Makefile $(wildcard backends
 	@$(PYTHON) -c 'import ensurepip' || { echo "Python's venv module is missing: apt-get install python3-venv"; exit 1; }
 	@# Triton's stub needs numpy < 2, and that has no wheel for Python 3.13.
 	@$(PYTHON) -c 'import os, shutil, sys, sysconfig; sys.version_info < (3, 13) and sys.exit(); \
-	  print("Python 3.13: pip compiles numpy first, about 10 minutes of CPU time, once (it keeps the result)", flush=True); \
+	  print("Python 3.13: pip compiles numpy first, about 10 minutes of CPU time, and keeps the result", flush=True); \
 	  ready = shutil.which("g++") and os.path.exists(sysconfig.get_path("include") + "/Python.h"); \
 	  sys.exit(None if ready else "g++ or Python.h is missing: apt-get install g++ python3-dev, or use Python 3.12")'
 	@echo "installing into $(VENV): some minutes"

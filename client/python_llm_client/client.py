@@ -118,7 +118,7 @@ class StreamClient:
                     if response.outputs:
                         yield _delta(result)
             finally:
-                # Cancelling what has just ended can leak the request in Triton 2.51: its model then never unloads.
+                # With Triton 2.51 a model may never unload after a cancel that met the last response.
                 connection.stop_stream(cancel_requests=not over)
 
     def _explain(self, error: Exception, timeout: float | None) -> ClientError:

@@ -53,6 +53,10 @@ def read_repositories(folders: Iterable[Path]) -> dict[str, Model]:
                 f"the model repository {folder} is not a folder: --model-repository must name a folder that holds one "
                 "folder per model"
             )
+        if (folder / "config.pbtxt").is_file():
+            raise UsageError(
+                f"{folder} is a model, not a repository of models: --model-repository must name the folder above it"
+            )
         found = sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
         if not found:
             raise UsageError(
@@ -143,6 +147,10 @@ def check_settings(models: Iterable[Model], overrides: Mapping[str, Mapping[str,
                 f'write backend: "{BACKEND}" into {model.folder / "config.pbtxt"}'
             )
         if model.backend != BACKEND:
+            if difflib.get_close_matches(model.backend, [BACKEND], cutoff=0.8):
+                raise UsageError(
+                    f'{model.folder / "config.pbtxt"} names the backend "{model.backend}"; did you mean "{BACKEND}"?'
+                )
             continue
         if not versions:
             raise UsageError(f"the model {model.name} has no version: put its model.json into {model.folder / '1'}")

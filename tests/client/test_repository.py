@@ -61,6 +61,12 @@ def test_an_empty_repository_says_what_belongs_there(tmp_path: Path) -> None:
         repository.read_repositories([tmp_path])
 
 
+def test_a_model_that_is_given_as_a_repository_is_told(tmp_path: Path) -> None:
+    add(tmp_path, "smollm2")
+    with pytest.raises(UsageError, match="smollm2 is a model, not a repository of models"):
+        repository.read_repositories([tmp_path / "smollm2"])
+
+
 def test_one_name_in_two_repositories_is_refused(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         add(tmp_path / folder, "same")
@@ -148,4 +154,11 @@ def test_a_language_model_without_a_backend_is_told_the_line_to_write(tmp_path: 
     add(tmp_path, "smollm2")
     (tmp_path / "smollm2" / "config.pbtxt").unlink()
     with pytest.raises(UsageError, match=r'write backend: "python_llm" into .*smollm2/config\.pbtxt'):
+        repository.check_settings(repository.read_repositories([tmp_path]).values(), {})
+
+
+@pytest.mark.parametrize("backend", ["python_lm", "python-llm", "pythonllm"])
+def test_a_misspelt_backend_names_the_right_one(tmp_path: Path, backend: str) -> None:
+    add(tmp_path, "smollm2", f'backend: "{backend}"')
+    with pytest.raises(UsageError, match=f'names the backend "{backend}"; did you mean "python_llm"'):
         repository.check_settings(repository.read_repositories([tmp_path]).values(), {})
