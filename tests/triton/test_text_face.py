@@ -80,7 +80,14 @@ def test_a_large_last_response_arrives_whole(server: LocalServer) -> None:
 
 
 def test_max_tokens_is_16_unless_said_otherwise(server: LocalServer) -> None:
-    (response,) = ask(server, "tiny", text_input=PROMPT, return_num_output_tokens=True, return_num_input_tokens=True)
+    (response,) = ask(
+        server,
+        "tiny",
+        text_input=PROMPT,
+        return_num_output_tokens=True,
+        return_num_input_tokens=True,
+        sampling_parameters={"ignore_eos": True},
+    )
     assert response.outputs["num_output_tokens"] == [16]
     assert response.outputs["num_input_tokens"] == [len(PROMPT)]
     assert set(response.outputs) == {"text_output", "num_output_tokens", "num_input_tokens"}
@@ -191,7 +198,10 @@ def test_messages_and_input_ids(server: LocalServer) -> None:
 
 
 def test_stats_come_with_the_last_response(server: LocalServer) -> None:
-    responses = ask(server, "tiny", text_input=PROMPT, stream=True, return_stats=True)
+    parameters = {"temperature": 0, "ignore_eos": True}
+    responses = ask(
+        server, "tiny", text_input=PROMPT, stream=True, return_stats=True, sampling_parameters=parameters
+    )
     assert all("stats" not in response.outputs for response in responses[:-1])
     stats = json.loads(responses[-1].outputs["stats"][0])
     assert stats["prompt_tokens"] == len(PROMPT) and stats["output_tokens"] == 16
