@@ -19,6 +19,7 @@ ALLOWED = {
     "tokenization": {"errors", "model_files"},
     "runner": {"errors", "model_files", "engine.plan", "engine.sampling"},
     "triton_io": {"errors", "engine", "tokenization"},
+    "loading": {"config", "model_files", "runner", "tokenization"},
     "config": {"errors"},
     "errors": set(),
 }

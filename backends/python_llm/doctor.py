@@ -46,28 +46,16 @@ def machine() -> Lines:
 
 def model(path: Path) -> Lines:
     """(what, finding) about the model that `path`, a model.json, names. Loads it. Raises PythonLLMError."""
-    from python_llm.model_files.locate import locate
-    from python_llm.runner.factory import load_runner
-    from python_llm.runner.kernels.native_decoder import KVFormat
+    from python_llm.loading import locate_model, runner_of
     from python_llm.runner.kernels.native_runner import NativeRunner
     from python_llm.runner.loader import read_config
 
     settings = load_settings(path, path.parent.parent.name)
-    files = locate(settings.model, revision=settings.revision, base_dir=path.parent)
+    files = locate_model(settings, path.parent)
     yield "model", f"{files.path} ({read_config(files)['model_type']})"
     notes: list[str] = []
     started = time.monotonic()
-    runner = load_runner(
-        files,
-        block_size=settings.block_size,
-        kv_cache_bytes=settings.kv_cache_memory_mib << 20,
-        max_model_len=settings.max_model_len,
-        weight_format=settings.weight_format,
-        kernels=settings.kernels,
-        cpu_threads=settings.cpu_threads,
-        kv_format=KVFormat(settings.key_cache_format, settings.value_cache_format),
-        warn=notes.append,
-    )
+    runner = runner_of(settings, path.parent, notes.append)
     native = isinstance(runner, NativeRunner)
     yield "runs on", "native kernels" if native else "plain torch"
     yield "loaded in", f"{time.monotonic() - started:.1f} s"

@@ -74,29 +74,14 @@ class TritonPythonModel:
 
     def _start(self, settings: ModelSettings, folder: Path) -> None:
         from python_llm.engine.engine import Engine
-        from python_llm.model_files.locate import locate
-        from python_llm.runner.factory import load_runner
-        from python_llm.runner.kernels.native_decoder import KVFormat
-        from python_llm.tokenization.load import load_tokenizer
+        from python_llm.loading import runner_of, tokenizer_of
         from python_llm.triton_io.bridge import Responder, SenderPool, Sweeper, log_error, log_warning
 
         self._settings = settings
         self._responder = Responder
         self._log_error = log_error
-        files = locate(settings.model, revision=settings.revision, base_dir=folder)
-        tokenizer_files = locate(settings.tokenizer, base_dir=folder) if settings.tokenizer else files
-        self._tokenizer = load_tokenizer(tokenizer_files)
-        runner = load_runner(
-            files,
-            block_size=settings.block_size,
-            kv_cache_bytes=settings.kv_cache_memory_mib << 20,
-            max_model_len=settings.max_model_len,
-            weight_format=settings.weight_format,
-            kernels=settings.kernels,
-            cpu_threads=settings.cpu_threads,
-            kv_format=KVFormat(settings.key_cache_format, settings.value_cache_format),
-            warn=log_warning,
-        )
+        self._tokenizer = tokenizer_of(settings, folder)
+        runner = runner_of(settings, folder, log_warning)
         self._vocab_size = runner.vocab_size
         self._engine = Engine(
             runner,

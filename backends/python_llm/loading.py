@@ -1,0 +1,44 @@
+"""A model's settings -> its files, tokenizer and runner: what the door and the doctor both need.
+
+Does not know requests, the engine or Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from python_llm.config import ModelSettings
+from python_llm.model_files.locate import ModelFiles, locate
+from python_llm.runner.factory import load_runner
+from python_llm.runner.kernels.native_decoder import KVFormat
+from python_llm.runner.runner import StepRunner
+from python_llm.tokenization.load import load_tokenizer
+from python_llm.tokenization.tokenizer import Tokenizer
+
+
+def locate_model(settings: ModelSettings, folder: Path) -> ModelFiles:
+    """`folder`: where model.json lies. Raises ModelLoadError."""
+    return locate(settings.model, revision=settings.revision, base_dir=folder)
+
+
+def tokenizer_of(settings: ModelSettings, folder: Path) -> Tokenizer:
+    """Raises ModelLoadError."""
+    return load_tokenizer(
+        locate(settings.tokenizer, base_dir=folder) if settings.tokenizer else locate_model(settings, folder)
+    )
+
+
+def runner_of(settings: ModelSettings, folder: Path, warn: Callable[[str], None]) -> StepRunner:
+    """Loads the weights and sets up the KV pool; see `load_runner`. Raises ModelLoadError."""
+    return load_runner(
+        locate_model(settings, folder),
+        block_size=settings.block_size,
+        kv_cache_bytes=settings.kv_cache_memory_mib << 20,
+        max_model_len=settings.max_model_len,
+        weight_format=settings.weight_format,
+        kernels=settings.kernels,
+        cpu_threads=settings.cpu_threads,
+        kv_format=KVFormat(settings.key_cache_format, settings.value_cache_format),
+        warn=warn,
+    )
