@@ -192,25 +192,26 @@ def test_unloading_lets_streams_finish_and_loading_again_serves(server: LocalSer
         thread.join(60)
         assert text_of(answers[0]) == expected, "the stream under way ran to its end"
         wait_until(lambda: not _is_ready(server, "reloaded"))
-        wait_until(lambda: not _stubs("reloaded"))
+        wait_until(lambda: not _stubs(server, "reloaded"))
         assert is_idle(server, "reloaded"), "the gauges of a model that is gone show no load"
         _repository_call(server, "reloaded", "load")
         wait_until(lambda: _is_ready(server, "reloaded"))
         assert text_of(ask(server, "reloaded", text_input="abc", sampling_parameters=parameters)) == "abc" + expected
 
 
-def _stubs(model: str) -> list[psutil.Process]:
-    """The processes that run `model`."""
+def _stubs(server: LocalServer, model: str) -> list[psutil.Process]:
+    """The processes of this server that run `model`."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"] or []
-        if any("triton_python_backend_stub" in part for part in command) and any(f"/{model}/" in p for p in command):
-            found.append(process)
+    for process in psutil.Process(server.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = " ".join(process.cmdline())
+            if "triton_python_backend_stub" in command and f"/{model}/" in command:
+                found.append(process)
     return found
 
 
 def test_memory_does_not_grow_with_requests(server: LocalServer) -> None:
-    (stub,) = _stubs("steady")
+    (stub,) = _stubs(server, "steady")
 
     def visit(number: int) -> None:
         events = generate_stream(server, "steady", text_input=f"visitor {number} " * 20, stream=True, max_tokens=8)
