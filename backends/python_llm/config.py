@@ -91,12 +91,13 @@ class ModelSettings:
         doc="Size of the KV pool. The memory is reserved at load and touched only when used.",
     )
     key_cache_format: str = _setting(
-        "float32",
-        choices=("float32", "bfloat16", "int8", "int4"),
-        doc="How keys are held in the KV pool. Smaller formats hold more tokens; native kernels only.",
+        "auto",
+        choices=("auto", "float32", "bfloat16", "int8", "int4"),
+        doc="How keys are held in the KV pool. Smaller formats hold more tokens and are read faster; native kernels only. "
+        "auto: int8 where the weights are quantised, float32 otherwise.",
     )
     value_cache_format: str = _setting(
-        "float32", choices=("float32", "bfloat16", "int8", "int4"), doc="How values are held in the KV pool."
+        "auto", choices=("auto", "float32", "bfloat16", "int8", "int4"), doc="How values are held in the KV pool."
     )
     enable_prefix_caching: bool = _setting(
         True,

@@ -18,6 +18,7 @@ from python_llm.runner.kernels.library import KernelsUnavailableError, load_kern
 from python_llm.runner.kernels.native_decoder import KVFormat, NativeDecoder, Weights, page_bytes, why_not
 from python_llm.runner.kernels.native_runner import NativeRunner
 from python_llm.runner.kernels.packed_weights import gguf_weights, tensor_weights
+from python_llm.runner.kernels.quantize import GROUP
 from python_llm.runner.kv_cache import KVCache
 from python_llm.runner.loader import load_weights, open_weights, read_config
 from python_llm.runner.runner import StepRunner, TorchRunner
@@ -46,7 +47,10 @@ def load_runner(
     """
     config = read_config(files)
     spec = spec_from_hf_config(config)
-    native = _use_native(spec, block_size, weight_format, kv_format, kernels, warn)
+    native = _use_native(spec, block_size, weight_format, _with_auto(kv_format, "float32"), kernels, warn)
+    # 8 bits cost next to nothing beside weights in whole numbers; beside floats the cache stays exact.
+    quantised = native and spec.head_dim % GROUP == 0 and _holds_whole_numbers(files, weight_format)
+    kv_format = _with_auto(kv_format, "int8" if quantised else "float32")
     block_bytes = page_bytes(spec, block_size, kv_format) if native else KVCache.bytes_per_token(spec) * block_size
     num_blocks = kv_cache_bytes // block_bytes
     capacity = num_blocks * block_size
@@ -73,6 +77,20 @@ def load_runner(
         return NativeRunner(decoder, longest)
     except (MemoryError, RuntimeError):
         raise ModelLoadError(f"This machine cannot give {num_blocks * block_bytes} bytes for the KV cache.") from None
+
+
+def _with_auto(kv_format: KVFormat, auto: str) -> KVFormat:
+    """Put a format in the place of `auto`."""
+    return KVFormat(*(auto if name == "auto" else name for name in (kv_format.keys, kv_format.values)))
+
+
+def _holds_whole_numbers(files: ModelFiles, weight_format: str) -> bool:
+    """Whether the weights will lie in memory quantised."""
+    if weight_format != "auto":
+        return weight_format in {"int8", "int4"}
+    return files.kind == "gguf" and any(
+        tensor.type_name not in {"F32", "F16", "BF16"} for tensor in GGUFFile(files.path).tensors.values()
+    )
 
 
 def _packed_weights(files: ModelFiles, config: Mapping[str, Any], spec: DecoderSpec, weight_format: str) -> Weights:

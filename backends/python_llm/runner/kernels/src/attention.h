@@ -1,5 +1,9 @@
 // Causal attention of some queries of one sequence over its paged keys and values, in whatever format those are.
 // Does not know layers, other sequences, or who owns a page.
+//
+// Keys are taken in tiles of fixed positions with a running maximum and sum (Milakov and Gimelshein 2018, "Online
+// normalizer calculation for softmax"; Dao et al. 2022, "FlashAttention"), so that scores stay in the cache whatever the
+// length of the sequence.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +21,31 @@ struct AttentionSettings {
   int window = 0;        // a query sees the last `window` positions, itself included; 0: all
 };
 
-// Queries at positions [position, position + rows) of the sequence with pages `table`, KV head `head`.
-// q, out: first query's row, rows `stride` floats apart, heads side by side. An output depends on its own query alone.
-// `scratch` is the caller's, one for each thread.
+// Working memory, one for each thread.
+struct AttentionScratch {
+  std::vector<float> memory, largest, total;
+  std::vector<float*> scores, sums, target;
+  std::vector<const float*> query;
+
+  void resize(int queries, int keys, int groups) {
+    const size_t width = keys + groups;
+    if (memory.size() < queries * width) memory.resize(queries * width);
+    largest.resize(queries);
+    total.resize(queries);
+    scores.resize(queries);
+    sums.resize(queries);
+    target.resize(queries);
+    query.resize(queries);
+    for (int v = 0; v < queries; ++v) {
+      scores[v] = memory.data() + v * width;
+      sums[v] = scores[v] + keys;
+    }
+  }
+};
+
+// Queries at positions [position, position + rows) of the sequence with pages `table`, KV heads [first_head, first_head +
+// heads). q, out: first query's row, rows `stride` floats apart, heads side by side. An output depends on its own query alone.
 void attend(const LayerPages& pages, const AttentionSettings& settings, const int32_t* table, int position, int rows,
-            int head, const float* q, float* out, size_t stride, std::vector<float>& scratch);
+            int first_head, int heads, const float* q, float* out, size_t stride, AttentionScratch& scratch);
 
 }  // namespace pl

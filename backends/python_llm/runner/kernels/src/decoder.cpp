@@ -41,10 +41,11 @@ struct Rows {
     sum.resize(count / kGroup);
   }
   float* row(int index) { return x.data() + static_cast<size_t>(index) * k; }
-  void quantize(int index) {
-    const size_t groups = k / kGroup;
-    quantize_row(row(index), k, q.data() + static_cast<size_t>(index) * k, scale.data() + index * groups,
-                 sum.data() + index * groups);
+  void quantize(int index) { quantize(index, 0, k); }
+  // Only columns [begin, begin + count), whole groups.
+  void quantize(int index, int begin, int count) {
+    const size_t at = static_cast<size_t>(index) * k + begin, group = at / kGroup;
+    quantize_row(x.data() + at, count, q.data() + at, scale.data() + group, sum.data() + group);
   }
   Activations view() const { return {k, x.data(), q.data(), scale.data(), sum.data()}; }
 };
@@ -286,17 +287,18 @@ class Decoder {
     }
   }
 
+  // A piece is some rows of a span and one KV head; all heads where a head's outputs do not fill whole groups.
   void attention(const PlStep& step, const Layer& layer, const LayerPages& pages, int id, Phase& phase) {
     const AttentionSettings settings{s_.heads, s_.attention_scale, s_.attention_softcap, layer.window};
+    const int width = q_size() / s_.kv_heads;
+    const int pieces = width % kGroup == 0 ? s_.kv_heads : 1, heads = s_.kv_heads / pieces;
     const bool quantize = is_integer(layer.o.format);
-    phase.share(static_cast<int>(blocks_.size()), 1, [&](int begin, int) {
-      const Block& block = blocks_[begin];
-      const int32_t* table = step.tables + step.table_starts[block.span];
-      for (int head = 0; head < s_.kv_heads; ++head) {
-        attend(pages, settings, table, position(step, block.row), block.rows, head,
-               &q_[static_cast<size_t>(block.row) * q_size()], mixed_.row(block.row), q_size(), scratch_[id]);
-      }
-      for (int r = 0; quantize && r < block.rows; ++r) mixed_.quantize(block.row + r);
+    phase.share(static_cast<int>(blocks_.size()) * pieces, 1, [&](int index, int) {
+      const Block& block = blocks_[index / pieces];
+      const int first = index % pieces * heads;
+      attend(pages, settings, step.tables + step.table_starts[block.span], position(step, block.row), block.rows, first, heads,
+             &q_[static_cast<size_t>(block.row) * q_size()], mixed_.row(block.row), q_size(), scratch_[id]);
+      for (int r = 0; quantize && r < block.rows; ++r) mixed_.quantize(block.row + r, first * width, heads * width);
     });
   }
 
@@ -332,7 +334,7 @@ class Decoder {
   std::vector<int> span_of_;
   std::vector<Block> blocks_;
   std::vector<Phase> phases_;
-  std::vector<std::vector<float>> scratch_;  // one for each thread
+  std::vector<AttentionScratch> scratch_;  // one for each thread
 };
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "quantize.h"
+
 namespace pl {
 namespace {
 
@@ -20,11 +22,9 @@ struct Group {
 // The whole numbers of 32 elements and what they are worth.
 Group quantize(KvFormat format, const float* x, int8_t* q) {
   if (format == KvFormat::kInt8) {
-    float top = 0;
-    for (int i = 0; i < kKvGroup; ++i) top = std::max(top, std::fabs(x[i]));
-    const float inverse = top > 0 ? 127.0f / top : 0.0f;
-    for (int i = 0; i < kKvGroup; ++i) q[i] = static_cast<int8_t>(std::lrintf(x[i] * inverse));
-    return {top / 127.0f, 0.0f};
+    float scale, sum;
+    quantize_row(x, kKvGroup, q, &scale, &sum);
+    return {scale, 0.0f};
   }
   const auto [low, high] = std::minmax_element(x, x + kKvGroup);
   const float scale = (*high - *low) / 15.0f, minimum = *low, inverse = scale > 0 ? 1.0f / scale : 0.0f;
@@ -83,7 +83,7 @@ void store_value(const LayerPages& pages, uint8_t* block, int slot, const float*
     return;
   }
   const int groups = head_dim / kKvGroup;
-  float* scales = mutable_scales(pages, format, block) + slot * groups;
+  float* scales = mutable_scales(pages, format, block) + slot;
   for (int g = 0; g < groups; ++g) {
     int8_t q[kKvGroup];
     const Group group = quantize(format, value + g * kKvGroup, q);
@@ -95,8 +95,8 @@ void store_value(const LayerPages& pages, uint8_t* block, int slot, const float*
         put_half(row[d / 16 * 8 + d % 8], d % 16 >= 8, q[i]);
       }
     }
-    scales[g] = group.scale;
-    if (format == KvFormat::kInt4) scales[pages.scale_count() + g] = group.minimum;
+    scales[g * pages.page] = group.scale;
+    if (format == KvFormat::kInt4) scales[pages.scale_count() + g * pages.page] = group.minimum;
   }
 }
 

@@ -52,7 +52,7 @@ struct LayerPages {
   size_t value_bytes() const { return kv_head_bytes(value_format, head_dim, page); }
   size_t layer_bytes() const { return (key_bytes() + value_bytes()) * kv_heads; }
 
-  // Scales of a head's keys are [head_dim / 32, page], of its values [page, head_dim / 32]; minima follow the scales.
+  // Scales of a head's keys, and of its values, are [head_dim / 32, page]; minima follow the scales.
   const float* scales(KvFormat format, const uint8_t* block) const {
     return reinterpret_cast<const float*>(block + kv_bytes(format, static_cast<size_t>(head_dim) * page));
   }

@@ -9,10 +9,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "quantize.h"
+
 namespace pl {
 
-constexpr int kTile = 16;   // outputs
-constexpr int kGroup = 32;  // inputs that share an activation scale
+constexpr int kTile = 16;  // outputs
 
 enum class Format : int {
   kInt4 = 0,         // q in [0, 15], groups of 32, d and m
@@ -54,9 +55,6 @@ struct Activations {
   const float* scale = nullptr;  // [rows, k / 32]
   const float* sum = nullptr;    // [rows, k / 32]: scale * sum of q
 };
-
-// Quantises one row: per group of 32, scale = largest magnitude / 127.
-void quantize_row(const float* x, int k, int8_t* q, float* scale, float* sum);
 
 // out[row * stride + output] = a[row] . matrix[output] (+ bias) for outputs of tiles [tile_begin, tile_end).
 // An element's value depends on its row and its output alone, not on how many rows there are.
