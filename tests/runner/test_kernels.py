@@ -104,7 +104,8 @@ def test_extreme_weights_and_activations_do_not_overflow() -> None:
         IntegerRows(Format.INT4, np.full((16, 64), 15, dtype=np.int8), ones, -ones),
         IntegerRows(Format.INT8, np.full((16, 64), -127, dtype=np.int8), ones, None),
         IntegerRows(Format.INT8, np.full((16, 64), -128, dtype=np.int8), ones, None),
-        IntegerRows(Format.INT8_MIN, np.full((16, 64), 127, dtype=np.int8), ones, ones),
+        IntegerRows(Format.INT5, np.full((16, 64), 31, dtype=np.int8), ones, -ones),
+        IntegerRows(Format.INT6_GROUP16, np.full((16, 64), -32, dtype=np.int8), np.ones((16, 4), np.float32), None),
     ]
     for rows in cases:
         np.testing.assert_allclose(multiply(rows, x), x @ to_float32(rows).T, rtol=1e-5, atol=1e-3)

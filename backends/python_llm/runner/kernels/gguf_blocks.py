@@ -18,8 +18,8 @@ class Format(IntEnum):
 
     INT4 = 0
     INT8 = 1
-    INT8_MIN = 2
-    INT8_GROUP16 = 3
+    INT5 = 2
+    INT6_GROUP16 = 3
     FLOAT32 = 4
     FLOAT16 = 5
     BFLOAT16 = 6
@@ -27,15 +27,15 @@ class Format(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class IntegerRows:
-    """n rows of k weights in groups of g = 32 (16 for INT8_GROUP16)."""
+    """n rows of k weights in groups of g = 32 (16 for INT6_GROUP16)."""
 
     format: Format
     q: np.ndarray
-    """int8 [n, k]; for INT4 in [0, 15]"""
+    """int8 [n, k]; for INT4 in [0, 15], for INT5 in [0, 31], for INT6_GROUP16 in [-32, 31]"""
     d: np.ndarray
     """float32 [n, k / g]"""
     m: np.ndarray | None
-    """float32 [n, k / g], for INT4 and INT8_MIN"""
+    """float32 [n, k / g], for INT4 and INT5"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +95,13 @@ def _q4_1(blocks: np.ndarray) -> _Parts:
 
 
 def _q5_0(blocks: np.ndarray) -> _Parts:
-    q = (_nibbles(blocks[:, 6:]) | _fifth_bits(blocks, 2)).view(np.int8) - np.int8(16)
-    return Format.INT8, q, _half(blocks, 0), None
+    d = _half(blocks, 0)
+    return Format.INT5, _nibbles(blocks[:, 6:]) | _fifth_bits(blocks, 2), d, -16 * d
 
 
 def _q5_1(blocks: np.ndarray) -> _Parts:
     q = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks, 4)
-    return Format.INT8_MIN, q, _half(blocks, 0), _half(blocks, 2)
+    return Format.INT5, q, _half(blocks, 0), _half(blocks, 2)
 
 
 def _q8_0(blocks: np.ndarray) -> _Parts:
@@ -124,7 +124,7 @@ def _q4_k(blocks: np.ndarray) -> _Parts:
 def _q5_k(blocks: np.ndarray) -> _Parts:
     d, m = _k_scales(blocks)
     fifth = (blocks[:, None, 16:48] >> np.arange(8, dtype=np.uint8)[:, None]) & 1
-    return Format.INT8_MIN, _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32) | (fifth << 4), d, m
+    return Format.INT5, _nibbles(blocks[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32) | (fifth << 4), d, m
 
 
 def _q6_k(blocks: np.ndarray) -> _Parts:
@@ -132,7 +132,7 @@ def _q6_k(blocks: np.ndarray) -> _Parts:
     shifts = np.array([0, 2, 4, 6], dtype=np.uint8)[:, None]
     high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shifts) & 3
     d = _half(blocks, 208) * blocks[:, 192:208].view(np.int8)
-    return Format.INT8_GROUP16, (low | (high << 4)).view(np.int8) - np.int8(32), d, None
+    return Format.INT6_GROUP16, (low | (high << 4)).view(np.int8) - np.int8(32), d, None
 
 
 _FLOATS = {

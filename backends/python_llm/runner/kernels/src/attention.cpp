@@ -9,9 +9,6 @@
 
 #include "simd.h"
 
-// Every loop over an array of vectors is unrolled by hand: left to itself, GCC keeps such arrays in memory.
-#define PL_UNROLL _Pragma("GCC unroll 8")
-
 namespace pl {
 namespace {
 
@@ -39,21 +36,21 @@ struct KeyColumn {
 
 // sums[v][w] += q[v][d] * (dim d of the keys of column w). What is used more often stays in registers.
 template <KvFormat F, int V, int W>
-inline void add_products(const KeyColumn* columns, int page, int d, const float* const* q, __m256 (&sums)[V][W]) {
+PL_INLINE inline void add_products(const KeyColumn* columns, int page, int d, const float* const* q, __m256 (&sums)[V][W]) {
   if constexpr (V <= W) {
     __m256 x[V];
-    PL_UNROLL for (int v = 0; v < V; ++v) x[v] = _mm256_broadcast_ss(q[v] + d);
-    PL_UNROLL for (int w = 0; w < W; ++w) {
+    unrolled<V>([&](auto v) PL_INLINE { x[v] = _mm256_broadcast_ss(q[v] + d); });
+    unrolled<W>([&](auto w) PL_INLINE {
       const __m256 k = load_keys<F>(columns[w].data, page, d, columns[w].first);
-      PL_UNROLL for (int v = 0; v < V; ++v) sums[v][w] = _mm256_fmadd_ps(x[v], k, sums[v][w]);
-    }
+      unrolled<V>([&](auto v) PL_INLINE { sums[v][w] = _mm256_fmadd_ps(x[v], k, sums[v][w]); });
+    });
   } else {
     __m256 k[W];
-    PL_UNROLL for (int w = 0; w < W; ++w) k[w] = load_keys<F>(columns[w].data, page, d, columns[w].first);
-    PL_UNROLL for (int v = 0; v < V; ++v) {
+    unrolled<W>([&](auto w) PL_INLINE { k[w] = load_keys<F>(columns[w].data, page, d, columns[w].first); });
+    unrolled<V>([&](auto v) PL_INLINE {
       const __m256 x = _mm256_broadcast_ss(q[v] + d);
-      PL_UNROLL for (int w = 0; w < W; ++w) sums[v][w] = _mm256_fmadd_ps(x, k[w], sums[v][w]);
-    }
+      unrolled<W>([&](auto w) PL_INLINE { sums[v][w] = _mm256_fmadd_ps(x, k[w], sums[v][w]); });
+    });
   }
 }
 
@@ -63,9 +60,9 @@ template <KvFormat F, int V, int W>
 void score_columns(const KeyColumn* columns, int page, int head_dim, const float* const* q, const float* const* sums,
                    float* const* scores) {
   __m256 acc[V][W];
-  PL_UNROLL for (int v = 0; v < V; ++v) {
-    PL_UNROLL for (int w = 0; w < W; ++w) acc[v][w] = _mm256_setzero_ps();
-  }
+  unrolled<V>([&](auto v) PL_INLINE {
+    unrolled<W>([&](auto w) PL_INLINE { acc[v][w] = _mm256_setzero_ps(); });
+  });
   if constexpr (!has_scale(F)) {
     for (int d = 0; d < head_dim; ++d) {
       add_products<F, V, W>(columns, page, d, q, acc);
@@ -73,27 +70,27 @@ void score_columns(const KeyColumn* columns, int page, int head_dim, const float
   } else {
     for (int group = 0; group < head_dim / kKvGroup; ++group) {
       __m256 part[V][W];
-      PL_UNROLL for (int v = 0; v < V; ++v) {
-        PL_UNROLL for (int w = 0; w < W; ++w) part[v][w] = _mm256_setzero_ps();
-      }
+      unrolled<V>([&](auto v) PL_INLINE {
+        unrolled<W>([&](auto w) PL_INLINE { part[v][w] = _mm256_setzero_ps(); });
+      });
       for (int d = group * kKvGroup; d < (group + 1) * kKvGroup; ++d) {
         add_products<F, V, W>(columns, page, d, q, part);
       }
-      PL_UNROLL for (int w = 0; w < W; ++w) {
+      unrolled<W>([&](auto w) PL_INLINE {
         const __m256 scale = _mm256_loadu_ps(columns[w].scales + group * page);
-        PL_UNROLL for (int v = 0; v < V; ++v) acc[v][w] = _mm256_fmadd_ps(part[v][w], scale, acc[v][w]);
+        unrolled<V>([&](auto v) PL_INLINE { acc[v][w] = _mm256_fmadd_ps(part[v][w], scale, acc[v][w]); });
         if constexpr (F == KvFormat::kInt4) {
           const __m256 minimum = _mm256_loadu_ps(columns[w].minima + group * page);
-          PL_UNROLL for (int v = 0; v < V; ++v) {
+          unrolled<V>([&](auto v) PL_INLINE {
             acc[v][w] = _mm256_fmadd_ps(_mm256_broadcast_ss(sums[v] + group), minimum, acc[v][w]);
-          }
+          });
         }
-      }
+      });
     }
   }
-  PL_UNROLL for (int v = 0; v < V; ++v) {
-    PL_UNROLL for (int w = 0; w < W; ++w) _mm256_storeu_ps(scores[v] + w * 8, acc[v][w]);
-  }
+  unrolled<V>([&](auto v) PL_INLINE {
+    unrolled<W>([&](auto w) PL_INLINE { _mm256_storeu_ps(scores[v] + w * 8, acc[v][w]); });
+  });
 }
 
 template <KvFormat F, int V>
@@ -119,34 +116,34 @@ void mix_dims(const Block& values, int dim, int begin, int end, const float* con
   alignas(32) float scaled[V][kMaxPage];
   const float* factors[V];
   __m256 acc[V][W];
-  PL_UNROLL for (int v = 0; v < V; ++v) {
+  unrolled<V>([&](auto v) PL_INLINE {
     factors[v] = weights[v];
-    PL_UNROLL for (int w = 0; w < W; ++w) acc[v][w] = _mm256_loadu_ps(out[v] + dim + w * 8);
-  }
+    unrolled<W>([&](auto w) PL_INLINE { acc[v][w] = _mm256_loadu_ps(out[v] + dim + w * 8); });
+  });
     if constexpr (has_scale(F)) {
     const size_t at = static_cast<size_t>(dim / kKvGroup) * values.page;
-    PL_UNROLL for (int v = 0; v < V; ++v) {
+    unrolled<V>([&](auto v) PL_INLINE {
       for (int j = begin; j < end; ++j) scaled[v][j] = weights[v][j] * values.scales[at + j];
       factors[v] = scaled[v];
       if constexpr (F == KvFormat::kInt4) {
         float sum = 0;
         for (int j = begin; j < end; ++j) sum += weights[v][j] * values.minima[at + j];
-        PL_UNROLL for (int w = 0; w < W; ++w) acc[v][w] = _mm256_add_ps(acc[v][w], _mm256_set1_ps(sum));
+        unrolled<W>([&](auto w) PL_INLINE { acc[v][w] = _mm256_add_ps(acc[v][w], _mm256_set1_ps(sum)); });
       }
-    }
+    });
   }
   for (int j = begin; j < end; ++j) {
     const uint8_t* row = values.data + kv_bytes(F, static_cast<size_t>(j) * values.head_dim);
     __m256 p[V];
-    PL_UNROLL for (int v = 0; v < V; ++v) p[v] = _mm256_broadcast_ss(factors[v] + j);
-    PL_UNROLL for (int w = 0; w < W; ++w) {
+    unrolled<V>([&](auto v) PL_INLINE { p[v] = _mm256_broadcast_ss(factors[v] + j); });
+    unrolled<W>([&](auto w) PL_INLINE {
       const __m256 x = load_elements<F>(row, dim + w * 8);
-      PL_UNROLL for (int v = 0; v < V; ++v) acc[v][w] = _mm256_fmadd_ps(p[v], x, acc[v][w]);
-    }
+      unrolled<V>([&](auto v) PL_INLINE { acc[v][w] = _mm256_fmadd_ps(p[v], x, acc[v][w]); });
+    });
   }
-  PL_UNROLL for (int v = 0; v < V; ++v) {
-    PL_UNROLL for (int w = 0; w < W; ++w) _mm256_storeu_ps(out[v] + dim + w * 8, acc[v][w]);
-  }
+  unrolled<V>([&](auto v) PL_INLINE {
+    unrolled<W>([&](auto w) PL_INLINE { _mm256_storeu_ps(out[v] + dim + w * 8, acc[v][w]); });
+  });
 }
 
 template <KvFormat F, int V>

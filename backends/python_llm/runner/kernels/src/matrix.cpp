@@ -17,12 +17,12 @@ namespace {
 constexpr int kHalfBytes = kTile * 2;  // one float16 for each output of a tile
 
 // Bytes of one block: 16 outputs x 32 inputs with their scales.
-size_t block_bytes(Format format) {
+constexpr size_t block_bytes(Format format) {
   switch (format) {
     case Format::kInt4: return kTile * kGroup / 2 + 2 * kHalfBytes;
     case Format::kInt8: return kTile * kGroup + kHalfBytes;
-    case Format::kInt8Min:
-    case Format::kInt8Group16: return kTile * kGroup + 2 * kHalfBytes;
+    case Format::kInt5:
+    case Format::kInt6Group16: return kTile * kGroup + 2 * kHalfBytes;
     case Format::kFloat32: return kTile * kGroup * 4;
     default: return kTile * kGroup * 2;
   }
@@ -53,6 +53,12 @@ size_t nibble_position(int output, int input) {
   return (input / 8) * 64 + (output / 8) * 32 + (output % 8) * 4 + input % 4;
 }
 
+// One row reads each weight once, from memory: ask for what comes some blocks later.
+inline void prefetch_block(const uint8_t* w, size_t bytes) {
+  constexpr size_t kAhead = 2048;
+  for (size_t at = 0; at < bytes; at += 64) _mm_prefetch(reinterpret_cast<const char*>(w + kAhead + at), _MM_HINT_T0);
+}
+
 // The same 4 inputs for 8 outputs, straight from memory: by way of a general register it would take three instructions.
 inline __m256i broadcast4(const int8_t* four) {
   return _mm256_castps_si256(_mm256_broadcast_ss(reinterpret_cast<const float*>(four)));
@@ -61,107 +67,184 @@ inline __m256i broadcast4(const int8_t* four) {
 // Keeps a running sum where it is: left alone, GCC computes all products first, parks them in memory and adds them last.
 inline void pin(__m256i& sum) { __asm__("" : "+x"(sum)); }
 
+// R rows of quantised activations, k inputs each.
+struct Inputs {
+  const int8_t* q;
+  const float* scale;
+  const float* sum;
+  size_t k;
+
+  float scale_of(int row, int group) const { return scale[row * (k / kGroup) + group]; }
+  float sum_of(int row, int group) const { return sum[row * (k / kGroup) + group]; }
+};
+
+// sums[r][h] (+)= 4 inputs of R rows, at `a` of row 0, times 8 * 2 outputs; the first time sums are set.
+template <int R, bool kFirst>
+PL_INLINE inline void add_products(const int8_t* a, size_t k, __m256i w0, __m256i w1, __m256i (&sums)[R][2]) {
+  unrolled<R>([&](auto r) PL_INLINE {
+    const __m256i four = broadcast4(a + r * k);
+    const __m256i s0 = _mm256_maddubs_epi16(w0, four), s1 = _mm256_maddubs_epi16(w1, four);
+    sums[r][0] = kFirst ? s0 : _mm256_add_epi16(sums[r][0], s0);
+    sums[r][1] = kFirst ? s1 : _mm256_add_epi16(sums[r][1], s1);
+    pin(sums[r][0]);
+    pin(sums[r][1]);
+  });
+}
+
+template <int R>
+PL_INLINE inline void store(const __m256 (&acc)[R][2], float* out, size_t stride) {
+  unrolled<R>([&](auto r) PL_INLINE {
+    _mm256_storeu_ps(out + r * stride, acc[r][0]);
+    _mm256_storeu_ps(out + r * stride + 8, acc[r][1]);
+  });
+}
+
 // R rows times one tile of 4-bit weights. 8 sums of 2 products fit 16 bits: 8 * 2 * 15 * 127 = 30,480.
 template <int R>
-void tile_int4(const uint8_t* w, int groups, const int8_t* q, const float* scale, const float* sum, size_t k, float* out,
-               size_t stride) {
+void tile_int4(const uint8_t* w, int groups, Inputs a, float* out, size_t stride) {
   const __m256i nibble = _mm256_set1_epi8(15);
   const __m256i ones = _mm256_set1_epi16(1);
   __m256 acc[R][2];
-  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+  unrolled<R>([&](auto r) PL_INLINE { acc[r][0] = acc[r][1] = _mm256_setzero_ps(); });
   for (int g = 0; g < groups; ++g) {
+    if constexpr (R == 1) prefetch_block(w, block_bytes(Format::kInt4));
     __m256i part[R][2];
-#pragma GCC unroll 1
-    for (int j = 0; j < 4; ++j) {
+    unrolled<4>([&](auto j) PL_INLINE {
       const __m256i b0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64));
       const __m256i b1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64 + 32));
-      const __m256i low0 = _mm256_and_si256(b0, nibble);
-      const __m256i low1 = _mm256_and_si256(b1, nibble);
+      const __m256i low0 = _mm256_and_si256(b0, nibble), low1 = _mm256_and_si256(b1, nibble);
       const __m256i high0 = _mm256_and_si256(_mm256_srli_epi16(b0, 4), nibble);
       const __m256i high1 = _mm256_and_si256(_mm256_srli_epi16(b1, 4), nibble);
-#pragma GCC unroll 4
-      for (int r = 0; r < R; ++r) {
-        const __m256i a0 = broadcast4(q + r * k + g * kGroup + j * 8);
-        const __m256i a1 = broadcast4(q + r * k + g * kGroup + j * 8 + 4);
-        const __m256i s0 = _mm256_add_epi16(_mm256_maddubs_epi16(low0, a0), _mm256_maddubs_epi16(high0, a1));
-        const __m256i s1 = _mm256_add_epi16(_mm256_maddubs_epi16(low1, a0), _mm256_maddubs_epi16(high1, a1));
-        part[r][0] = j == 0 ? s0 : _mm256_add_epi16(part[r][0], s0);
-        part[r][1] = j == 0 ? s1 : _mm256_add_epi16(part[r][1], s1);
-        pin(part[r][0]);
-        pin(part[r][1]);
+      const int8_t* eight = a.q + g * kGroup + j * 8;
+      if (j == 0) {
+        add_products<R, true>(eight, a.k, low0, low1, part);
+      } else {
+        add_products<R, false>(eight, a.k, low0, low1, part);
       }
-    }
+      add_products<R, false>(eight + 4, a.k, high0, high1, part);
+    });
     const auto* halves = reinterpret_cast<const uint16_t*>(w + 256);
     const __m256 d0 = load_half(halves), d1 = load_half(halves + 8);
     const __m256 m0 = load_half(halves + 16), m1 = load_half(halves + 24);
-#pragma GCC unroll 4
-    for (int r = 0; r < R; ++r) {
-      const __m256 s = _mm256_broadcast_ss(scale + r * (k / kGroup) + g);
-      const __m256 t = _mm256_broadcast_ss(sum + r * (k / kGroup) + g);
+    unrolled<R>([&](auto r) PL_INLINE {
+      const __m256 s = _mm256_set1_ps(a.scale_of(r, g)), t = _mm256_set1_ps(a.sum_of(r, g));
       const __m256 f0 = _mm256_cvtepi32_ps(_mm256_madd_epi16(part[r][0], ones));
       const __m256 f1 = _mm256_cvtepi32_ps(_mm256_madd_epi16(part[r][1], ones));
       acc[r][0] = _mm256_fmadd_ps(m0, t, _mm256_fmadd_ps(_mm256_mul_ps(f0, s), d0, acc[r][0]));
       acc[r][1] = _mm256_fmadd_ps(m1, t, _mm256_fmadd_ps(_mm256_mul_ps(f1, s), d1, acc[r][1]));
-    }
-    w += 256 + 2 * kHalfBytes;
+    });
+    w += block_bytes(Format::kInt4);
   }
-  for (int r = 0; r < R; ++r) {
-    _mm256_storeu_ps(out + r * stride, acc[r][0]);
-    _mm256_storeu_ps(out + r * stride + 8, acc[r][1]);
-  }
+  store(acc, out, stride);
 }
 
-// R rows times one tile of 8-bit weights. maddubs wants one unsigned side: |w| * (a with w's sign).
-template <int R, Format F>
-void tile_int8(const uint8_t* w, int groups, const int8_t* q, const float* scale, const float* sum, size_t k, float* out,
-               size_t stride) {
-  constexpr int kParts = F == Format::kInt8Group16 ? 2 : 1;
+// What maddubs makes of 4 signed weights and 4 inputs: it wants one unsigned side, so |w| * (a with w's sign).
+inline __m256i signed_products(__m256i w, __m256i magnitude, __m256i a) {
+  return _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(a, w));
+}
+
+// sums[r][h] = the products of inputs [4 * kFrom, 4 * kTo) of a group, in 16 bits.
+template <int R, bool kUnsigned, int kFrom, int kTo>
+PL_INLINE inline void narrow_sums(const uint8_t* w, const int8_t* a, size_t k, __m256i (&sums)[R][2]) {
+  unrolled<kTo - kFrom>([&](auto i) PL_INLINE {
+    constexpr int j = kFrom + i;
+    const __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64));
+    const __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64 + 32));
+    const __m256i u0 = _mm256_abs_epi8(w0), u1 = _mm256_abs_epi8(w1);
+    unrolled<R>([&](auto r) PL_INLINE {
+      const __m256i four = broadcast4(a + r * k + j * 4);
+      const __m256i s0 = kUnsigned ? _mm256_maddubs_epi16(w0, four) : signed_products(w0, u0, four);
+      const __m256i s1 = kUnsigned ? _mm256_maddubs_epi16(w1, four) : signed_products(w1, u1, four);
+      sums[r][0] = j == kFrom ? s0 : _mm256_add_epi16(sums[r][0], s0);
+      sums[r][1] = j == kFrom ? s1 : _mm256_add_epi16(sums[r][1], s1);
+      pin(sums[r][0]);
+      pin(sums[r][1]);
+    });
+  });
+}
+
+// wide (+)= narrow
+template <int R, bool kFirst>
+PL_INLINE inline void widen(const __m256i (&narrow)[R][2], __m256i (&wide)[R][2]) {
   const __m256i ones = _mm256_set1_epi16(1);
+  unrolled<R>([&](auto r) PL_INLINE {
+    const __m256i s0 = _mm256_madd_epi16(narrow[r][0], ones), s1 = _mm256_madd_epi16(narrow[r][1], ones);
+    wide[r][0] = kFirst ? s0 : _mm256_add_epi32(wide[r][0], s0);
+    wide[r][1] = kFirst ? s1 : _mm256_add_epi32(wide[r][1], s1);
+  });
+}
+
+// The products of a whole group of signed weights, in 32 bits.
+template <int R>
+PL_INLINE inline void wide_sums(const uint8_t* w, const int8_t* a, size_t k, __m256i (&sums)[R][2]) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  unrolled<8>([&](auto j) PL_INLINE {
+    const __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64));
+    const __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64 + 32));
+    const __m256i u0 = _mm256_abs_epi8(w0), u1 = _mm256_abs_epi8(w1);
+    unrolled<R>([&](auto r) PL_INLINE {
+      const __m256i four = broadcast4(a + r * k + j * 4);
+      const __m256i s0 = _mm256_madd_epi16(signed_products(w0, u0, four), ones);
+      const __m256i s1 = _mm256_madd_epi16(signed_products(w1, u1, four), ones);
+      sums[r][0] = j == 0 ? s0 : _mm256_add_epi32(sums[r][0], s0);
+      sums[r][1] = j == 0 ? s1 : _mm256_add_epi32(sums[r][1], s1);
+      pin(sums[r][0]);
+      pin(sums[r][1]);
+    });
+  });
+}
+
+// acc[r][h] += sums * scale of the row * scale of the outputs
+template <int R>
+PL_INLINE inline void add_scaled(const __m256i (&sums)[R][2], const Inputs& a, int g, const uint16_t* d, __m256 (&acc)[R][2]) {
+  const __m256 d0 = load_half(d), d1 = load_half(d + 8);
+  unrolled<R>([&](auto r) PL_INLINE {
+    const __m256 s = _mm256_set1_ps(a.scale_of(r, g));
+    acc[r][0] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sums[r][0]), s), d0, acc[r][0]);
+    acc[r][1] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(sums[r][1]), s), d1, acc[r][1]);
+  });
+}
+
+// R rows times one tile of weights that lie in bytes.
+template <int R, Format F>
+void tile_bytes(const uint8_t* w, int groups, Inputs a, float* out, size_t stride) {
   __m256 acc[R][2];
-  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+  unrolled<R>([&](auto r) PL_INLINE { acc[r][0] = acc[r][1] = _mm256_setzero_ps(); });
   for (int g = 0; g < groups; ++g) {
+    if constexpr (R == 1) prefetch_block(w, block_bytes(F));
+    const int8_t* inputs = a.q + g * kGroup;
     const auto* halves = reinterpret_cast<const uint16_t*>(w + kTile * kGroup);
-    for (int p = 0; p < kParts; ++p) {
-      __m256i part[R][2];
-      for (int r = 0; r < R; ++r) part[r][0] = part[r][1] = _mm256_setzero_si256();
-      for (int j = p * 8 / kParts; j < (p + 1) * 8 / kParts; ++j) {
-        const __m256i w0 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64));
-        const __m256i w1 = _mm256_load_si256(reinterpret_cast<const __m256i*>(w + j * 64 + 32));
-        const __m256i u0 = _mm256_abs_epi8(w0), u1 = _mm256_abs_epi8(w1);
-#pragma GCC unroll 4
-        for (int r = 0; r < R; ++r) {
-          const __m256i a = broadcast4(q + r * k + g * kGroup + j * 4);
-          const __m256i s0 = _mm256_maddubs_epi16(u0, _mm256_sign_epi8(a, w0));
-          const __m256i s1 = _mm256_maddubs_epi16(u1, _mm256_sign_epi8(a, w1));
-          part[r][0] = _mm256_add_epi32(part[r][0], _mm256_madd_epi16(s0, ones));
-          part[r][1] = _mm256_add_epi32(part[r][1], _mm256_madd_epi16(s1, ones));
-          if constexpr (R > 2) {
-            pin(part[r][0]);
-            pin(part[r][1]);
-          }
-        }
-      }
-      const __m256 d0 = load_half(halves + p * kTile), d1 = load_half(halves + p * kTile + 8);
-      for (int r = 0; r < R; ++r) {
-        const __m256 s = _mm256_broadcast_ss(scale + r * (k / kGroup) + g);
-        acc[r][0] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(part[r][0]), s), d0, acc[r][0]);
-        acc[r][1] = _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(part[r][1]), s), d1, acc[r][1]);
-      }
-    }
-    if constexpr (F == Format::kInt8Min) {
+    __m256i narrow[R][2], wide[R][2];
+    if constexpr (F == Format::kInt8) {
+      // Not even 2 sums of 2 products fit 16 bits: 2 * 127 * 127 = 32,258.
+      wide_sums(w, inputs, a.k, wide);
+      add_scaled(wide, a, g, halves, acc);
+    } else if constexpr (F == Format::kInt6Group16) {
+      // 4 sums fit: 4 * 2 * 32 * 127 = 32,512.
+      narrow_sums<R, false, 0, 4>(w, inputs, a.k, narrow);
+      widen<R, true>(narrow, wide);
+      add_scaled(wide, a, g, halves, acc);
+      narrow_sums<R, false, 4, 8>(w, inputs, a.k, narrow);
+      widen<R, true>(narrow, wide);
+      add_scaled(wide, a, g, halves + kTile, acc);
+    } else {
+      static_assert(F == Format::kInt5);
+      // 4 sums fit: 4 * 2 * 31 * 127 = 31,496.
+      narrow_sums<R, true, 0, 4>(w, inputs, a.k, narrow);
+      widen<R, true>(narrow, wide);
+      narrow_sums<R, true, 4, 8>(w, inputs, a.k, narrow);
+      widen<R, false>(narrow, wide);
+      add_scaled(wide, a, g, halves, acc);
       const __m256 m0 = load_half(halves + kTile), m1 = load_half(halves + kTile + 8);
-      for (int r = 0; r < R; ++r) {
-        const __m256 t = _mm256_broadcast_ss(sum + r * (k / kGroup) + g);
+      unrolled<R>([&](auto r) PL_INLINE {
+        const __m256 t = _mm256_set1_ps(a.sum_of(r, g));
         acc[r][0] = _mm256_fmadd_ps(m0, t, acc[r][0]);
         acc[r][1] = _mm256_fmadd_ps(m1, t, acc[r][1]);
-      }
+      });
     }
     w += block_bytes(F);
   }
-  for (int r = 0; r < R; ++r) {
-    _mm256_storeu_ps(out + r * stride, acc[r][0]);
-    _mm256_storeu_ps(out + r * stride + 8, acc[r][1]);
-  }
+  store(acc, out, stride);
 }
 
 template <Format F>
@@ -178,7 +261,6 @@ void tile_float(const uint8_t* w, int k, const float* x, float* out, size_t stri
   for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
   for (int i = 0; i < k; ++i) {
     const __m256 w0 = load_weights<F>(w, i, 0), w1 = load_weights<F>(w, i, 1);
-#pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
       const __m256 a = _mm256_broadcast_ss(x + static_cast<size_t>(r) * k + i);
       acc[r][0] = _mm256_fmadd_ps(a, w0, acc[r][0]);
@@ -196,14 +278,14 @@ void tile(const Matrix& matrix, const uint8_t* w, const Activations& a, int row,
   const size_t k = a.k;
   const int groups = a.k / kGroup;
   const int8_t* q = a.q + row * k;
-  const float* scale = a.scale + static_cast<size_t>(row) * groups;
-  const float* sum = a.sum + static_cast<size_t>(row) * groups;
+  const size_t group = static_cast<size_t>(row) * groups;
+  const Inputs inputs{q, a.scale + group, a.sum + group, k};
   const float* x = a.x + row * k;
   switch (matrix.format) {
-    case Format::kInt4: return tile_int4<R>(w, groups, q, scale, sum, k, out, stride);
-    case Format::kInt8: return tile_int8<R, Format::kInt8>(w, groups, q, scale, sum, k, out, stride);
-    case Format::kInt8Min: return tile_int8<R, Format::kInt8Min>(w, groups, q, scale, sum, k, out, stride);
-    case Format::kInt8Group16: return tile_int8<R, Format::kInt8Group16>(w, groups, q, scale, sum, k, out, stride);
+    case Format::kInt4: return tile_int4<R>(w, groups, inputs, out, stride);
+    case Format::kInt8: return tile_bytes<R, Format::kInt8>(w, groups, inputs, out, stride);
+    case Format::kInt5: return tile_bytes<R, Format::kInt5>(w, groups, inputs, out, stride);
+    case Format::kInt6Group16: return tile_bytes<R, Format::kInt6Group16>(w, groups, inputs, out, stride);
     case Format::kFloat32: return tile_float<R, Format::kFloat32>(w, a.k, x, out, stride);
     case Format::kFloat16: return tile_float<R, Format::kFloat16>(w, a.k, x, out, stride);
     case Format::kBfloat16: return tile_float<R, Format::kBfloat16>(w, a.k, x, out, stride);
@@ -229,7 +311,7 @@ Matrix::~Matrix() { std::free(data); }
 Matrix pack_integer(Format format, int n, int k, const int8_t* q, const float* d, const float* m) {
   Matrix matrix = allocate(format, n, k);
   const int groups = k / kGroup;
-  const int parts = format == Format::kInt8Group16 ? 2 : 1;
+  const int parts = format == Format::kInt6Group16 ? 2 : 1;
   const size_t scales = format == Format::kInt4 ? kTile * kGroup / 2 : kTile * kGroup;
   for (int output = 0; output < n; ++output) {
     const int o = output % kTile;

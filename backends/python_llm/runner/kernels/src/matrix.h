@@ -18,8 +18,8 @@ constexpr int kTile = 16;  // outputs
 enum class Format : int {
   kInt4 = 0,         // q in [0, 15], groups of 32, d and m
   kInt8 = 1,         // q in [-127, 127], groups of 32, d
-  kInt8Min = 2,      // q in [-127, 127], groups of 32, d and m
-  kInt8Group16 = 3,  // q in [-127, 127], groups of 16, d
+  kInt5 = 2,         // q in [0, 31], in a byte, groups of 32, d and m
+  kInt6Group16 = 3,  // q in [-32, 31], in a byte, groups of 16, d
   kFloat32 = 4,
   kFloat16 = 5,
   kBfloat16 = 6,

@@ -4,8 +4,25 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <type_traits>
+#include <utility>
+
+// For functions and lambdas that work on arrays of vectors: inlined later, they would keep them in memory.
+#define PL_INLINE __attribute__((always_inline))
 
 namespace pl {
+
+template <typename Body, int... I>
+PL_INLINE inline void unrolled_at(Body& body, std::integer_sequence<int, I...>) {
+  (body(std::integral_constant<int, I>{}), ...);
+}
+
+// body(0), body(1), ... with constants, so that arrays of vectors that it indexes live in registers. A loop, even one that
+// is unrolled later, would keep them in memory.
+template <int N, typename Body>
+PL_INLINE inline void unrolled(Body body) {
+  unrolled_at(body, std::make_integer_sequence<int, N>{});
+}
 
 inline float sum_lanes(__m256 v) {
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
