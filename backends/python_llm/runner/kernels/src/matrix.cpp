@@ -101,7 +101,7 @@ PL_INLINE inline void store(const __m256 (&acc)[R][2], float* out, size_t stride
 
 // R rows times one tile of 4-bit weights. 8 sums of 2 products fit 16 bits: 8 * 2 * 15 * 127 = 30,480.
 template <int R>
-void tile_int4(const uint8_t* w, int groups, Inputs a, float* out, size_t stride) {
+void tile_int4(const uint8_t* w, int groups, const Inputs& a, float* out, size_t stride) {
   const __m256i nibble = _mm256_set1_epi8(15);
   const __m256i ones = _mm256_set1_epi16(1);
   __m256 acc[R][2];
@@ -207,7 +207,7 @@ PL_INLINE inline void add_scaled(const __m256i (&sums)[R][2], const Inputs& a, i
 
 // R rows times one tile of weights that lie in bytes.
 template <int R, Format F>
-void tile_bytes(const uint8_t* w, int groups, Inputs a, float* out, size_t stride) {
+void tile_bytes(const uint8_t* w, int groups, const Inputs& a, float* out, size_t stride) {
   __m256 acc[R][2];
   unrolled<R>([&](auto r) PL_INLINE { acc[r][0] = acc[r][1] = _mm256_setzero_ps(); });
   for (int g = 0; g < groups; ++g) {
