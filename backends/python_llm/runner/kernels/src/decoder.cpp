@@ -119,6 +119,7 @@ class Decoder {
   }
 
   Layer& layer(int index) { return layers_[index]; }
+  Arena& arena() { return arena_; }
 
   Matrix& matrix(int index, int which) {
     if (which == PL_HEAD) return head_;
@@ -325,6 +326,7 @@ class Decoder {
 
   const PlSettings s_;
   ThreadPool pool_;
+  Arena arena_;
   std::vector<Layer> layers_;
   Matrix head_;
   std::vector<float> norm_last_;
@@ -383,14 +385,14 @@ void pl_set_norm(void* model, int32_t layer, int32_t which, const float* weights
 int32_t pl_set_integer(void* model, int32_t layer, int32_t which, int32_t format, int32_t n, int32_t k, const int8_t* q,
                        const float* d, const float* m, const float* bias) {
   return guarded([&] {
-    set_matrix(model, layer, which, pl::pack_integer(static_cast<pl::Format>(format), n, k, q, d, m), bias);
+    set_matrix(model, layer, which, pl::pack_integer(decoder(model).arena(), static_cast<pl::Format>(format), n, k, q, d, m), bias);
   });
 }
 
 int32_t pl_set_float(void* model, int32_t layer, int32_t which, int32_t format, int32_t n, int32_t k,
                      const void* values, const float* bias) {
   return guarded([&] {
-    set_matrix(model, layer, which, pl::pack_float(static_cast<pl::Format>(format), n, k, values), bias);
+    set_matrix(model, layer, which, pl::pack_float(decoder(model).arena(), static_cast<pl::Format>(format), n, k, values), bias);
   });
 }
 
@@ -412,7 +414,9 @@ int32_t pl_multiply(int32_t format, int32_t n, int32_t k, const int8_t* q, const
                     const void* values, const float* x, int32_t rows, float* out) {
   return guarded([&] {
     const auto kind = static_cast<pl::Format>(format);
-    const pl::Matrix matrix = pl::is_integer(kind) ? pl::pack_integer(kind, n, k, q, d, m) : pl::pack_float(kind, n, k, values);
+    pl::Arena arena;
+    const pl::Matrix matrix =
+        pl::is_integer(kind) ? pl::pack_integer(arena, kind, n, k, q, d, m) : pl::pack_float(arena, kind, n, k, values);
     std::vector<int8_t> whole(static_cast<size_t>(rows) * k);
     std::vector<float> scale(whole.size() / pl::kGroup), sum(scale.size());
     for (int r = 0; r < rows; ++r) {

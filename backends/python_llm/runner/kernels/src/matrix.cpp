@@ -3,11 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <new>
-#include <utility>
 
 #include "simd.h"
 
@@ -28,16 +24,13 @@ constexpr size_t block_bytes(Format format) {
   }
 }
 
-Matrix allocate(Format format, int n, int k) {
+Matrix allocate(Arena& arena, Format format, int n, int k) {
   Matrix matrix;
   matrix.format = format;
   matrix.n = n;
   matrix.k = k;
   matrix.tile_bytes = block_bytes(format) * (k / kGroup);
-  const size_t bytes = (matrix.tile_bytes * matrix.tiles() + 63) / 64 * 64;
-  matrix.data = static_cast<uint8_t*>(std::aligned_alloc(64, bytes));
-  if (matrix.data == nullptr) throw std::bad_alloc();
-  std::memset(matrix.data, 0, bytes);
+  matrix.data = arena.take(matrix.tile_bytes * matrix.tiles());
   return matrix;
 }
 
@@ -294,22 +287,8 @@ void tile(const Matrix& matrix, const uint8_t* w, const Activations& a, int row,
 
 }  // namespace
 
-Matrix::Matrix(Matrix&& other) noexcept { *this = std::move(other); }
-
-Matrix& Matrix::operator=(Matrix&& other) noexcept {
-  std::swap(format, other.format);
-  std::swap(n, other.n);
-  std::swap(k, other.k);
-  std::swap(bias, other.bias);
-  std::swap(data, other.data);
-  std::swap(tile_bytes, other.tile_bytes);
-  return *this;
-}
-
-Matrix::~Matrix() { std::free(data); }
-
-Matrix pack_integer(Format format, int n, int k, const int8_t* q, const float* d, const float* m) {
-  Matrix matrix = allocate(format, n, k);
+Matrix pack_integer(Arena& arena, Format format, int n, int k, const int8_t* q, const float* d, const float* m) {
+  Matrix matrix = allocate(arena, format, n, k);
   const int groups = k / kGroup;
   const int parts = format == Format::kInt6Group16 ? 2 : 1;
   const size_t scales = format == Format::kInt4 ? kTile * kGroup / 2 : kTile * kGroup;
@@ -334,8 +313,8 @@ Matrix pack_integer(Format format, int n, int k, const int8_t* q, const float* d
   return matrix;
 }
 
-Matrix pack_float(Format format, int n, int k, const void* values) {
-  Matrix matrix = allocate(format, n, k);
+Matrix pack_float(Arena& arena, Format format, int n, int k, const void* values) {
+  Matrix matrix = allocate(arena, format, n, k);
   const size_t size = format == Format::kFloat32 ? 4 : 2;
   for (int output = 0; output < n; ++output) {
     const auto* source = static_cast<const uint8_t*>(values) + static_cast<size_t>(output) * k * size;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "arena.h"
 #include "quantize.h"
 
 namespace pl {
@@ -30,22 +31,18 @@ inline bool is_integer(Format format) { return format < Format::kFloat32; }
 struct Matrix {
   Format format = Format::kFloat32;
   int n = 0, k = 0;
-  std::vector<float> bias;     // [n] or empty
-  uint8_t* data = nullptr;     // 64-byte aligned, owned
+  std::vector<float> bias;   // [n] or empty
+  uint8_t* data = nullptr;   // in the arena that it was packed into
   size_t tile_bytes = 0;
 
   int tiles() const { return (n + kTile - 1) / kTile; }
-  Matrix() = default;
-  Matrix(Matrix&& other) noexcept;
-  Matrix& operator=(Matrix&& other) noexcept;
-  ~Matrix();
 };
 
 // q: [n, k] int8 (or uint8 for kInt4); d: [n, k / group] float32; m the same or null. k must be a multiple of 32.
-Matrix pack_integer(Format format, int n, int k, const int8_t* q, const float* d, const float* m);
+Matrix pack_integer(Arena& arena, Format format, int n, int k, const int8_t* q, const float* d, const float* m);
 
 // values: [n, k] of 4 bytes (kFloat32) or 2.
-Matrix pack_float(Format format, int n, int k, const void* values);
+Matrix pack_float(Arena& arena, Format format, int n, int k, const void* values);
 
 // Rows of activations in both forms that kernels read. Rows do not depend on each other.
 struct Activations {

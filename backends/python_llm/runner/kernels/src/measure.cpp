@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <thread>
 #include <vector>
 
+#include "arena.h"
 #include "simd.h"
 
 namespace {
@@ -47,8 +47,8 @@ extern "C" {
 
 double pl_read_bandwidth(int32_t threads) {
   const size_t share = size_t{96} << 20;
-  auto* data = static_cast<uint8_t*>(std::aligned_alloc(64, share * threads));
-  if (data == nullptr) return 0;
+  pl::Arena arena;  // as weights lie in memory
+  uint8_t* data = arena.take(share * threads);
   std::memset(data, 1, share * threads);
   const double rate = best_rate(threads, static_cast<double>(share), [&](int id) {
     const auto* p = reinterpret_cast<const __m256i*>(data + share * id);
@@ -59,7 +59,6 @@ double pl_read_bandwidth(int32_t threads) {
     const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(sums[0], sums[1]), _mm256_add_epi32(sums[2], sums[3]));
     sink = _mm256_extract_epi32(sum, 0);
   });
-  std::free(data);
   return rate;
 }
 
