@@ -262,3 +262,11 @@ def test_threads_that_store_neighbouring_tokens_do_not_disturb_each_other(kv_for
     for _ in range(100):
         poison(native)
         assert torch.equal(native_logits(native, [span(twin, ids, 0, len(ids), table)])[0], expected)
+
+
+def test_a_decoder_may_go_while_its_threads_are_late() -> None:
+    """More threads than cores: some come to the last step when the decoder is being taken down."""
+    for _ in range(30):
+        native, twin = native_and_torch("llama", threads=8)
+        native.forward([span(twin, [1, 2, 3, 4, 5], 0, 5, pages(twin, 1)[0])])
+        del native

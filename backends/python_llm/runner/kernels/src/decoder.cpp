@@ -114,9 +114,7 @@ LayerPages layer_shape(const PlSettings& settings) {
 
 class Decoder {
  public:
-  explicit Decoder(const PlSettings& settings) : s_(settings), pool_(settings.threads), layers_(settings.layers) {
-    scratch_.resize(settings.threads);
-  }
+  explicit Decoder(const PlSettings& settings) : s_(settings), layers_(settings.layers), scratch_(settings.threads), pool_(settings.threads) {}
 
   Layer& layer(int index) { return layers_[index]; }
   Arena& arena() { return arena_; }
@@ -325,7 +323,6 @@ class Decoder {
   };
 
   const PlSettings s_;
-  ThreadPool pool_;
   Arena arena_;
   std::vector<Layer> layers_;
   Matrix head_;
@@ -337,6 +334,7 @@ class Decoder {
   std::vector<Block> blocks_;
   std::vector<Phase> phases_;
   std::vector<AttentionScratch> scratch_;  // one for each thread
+  ThreadPool pool_;                        // last: its threads are gone before anything that they may still look at
 };
 
 }  // namespace
