@@ -55,7 +55,7 @@ def model(path: Path) -> Lines:
     yield "model", f"{files.path} ({read_config(files)['model_type']})"
     notes: list[str] = []
     started = time.monotonic()
-    runner = runner_of(settings, path.parent, notes.append)
+    runner = runner_of(settings, files, notes.append)
     native = isinstance(runner, NativeRunner)
     yield "runs on", "native kernels" if native else "plain torch"
     yield "loaded in", f"{time.monotonic() - started:.1f} s"

@@ -21,13 +21,15 @@ from python_llm.runner.runner import TorchRunner
 GREEDY = SamplingParams(temperature=0.0)
 
 
-def runner_of(path: Path, *, num_blocks: int = 64, block_size: int = 4) -> TorchRunner:
+def runner_of(
+    path: Path, *, num_blocks: int = 64, block_size: int = 4, max_model_len: int | None = None
+) -> TorchRunner:
     """A runner over the model in folder or GGUF file `path`."""
     files = ModelFiles(str(path), "hf" if path.is_dir() else "gguf", path)
     config = read_config(files)
-    spec = spec_from_hf_config(config)
+    spec = spec_from_hf_config(config, max_model_len)
     kv = KVCache(spec, num_blocks, block_size)
-    return TorchRunner(Decoder(spec, load_weights(files, config, spec)), kv, spec.max_position_embeddings)
+    return TorchRunner(Decoder(spec, load_weights(files, spec)), kv, spec.max_position_embeddings)
 
 
 def pages(runner: TorchRunner, count: int, seed: int = 0) -> list[np.ndarray]:

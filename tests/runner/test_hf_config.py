@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from python_llm.errors import ModelLoadError
-from python_llm.runner.hf_config import DEFAULTS, spec_from_hf_config
+from python_llm.runner.hf_config import spec_from_hf_config
+from python_llm.runner.hf_families import FAMILIES
 from python_llm.runner.spec import LayerSpec
 
 GEMMA3 = {"model_type": "gemma3_text", "num_hidden_layers": 12, "sliding_window": 512}
@@ -21,7 +22,7 @@ LLAMA3 = {
 }
 
 
-@pytest.mark.parametrize("model_type", sorted(DEFAULTS))
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
 def test_missing_fields_are_transformers_defaults(model_type: str) -> None:
     from transformers import AutoConfig
 
@@ -95,7 +96,7 @@ def test_qwen2_slides_only_when_told_to() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: gemma2, gemma3_text, llama"),
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported; supported: cohere, gemma, gemma2"),
         ({}, "model_type None is not supported"),
         ({"model_type": "gemma3"}, "text_config"),
         ({"model_type": "llama", "hidden_act": "relu6"}, "'llama': hidden_act 'relu6'"),
@@ -104,7 +105,16 @@ def test_qwen2_slides_only_when_told_to() -> None:
         ({"model_type": "llama", "hidden_size": "big"}, "hidden_size must be a positive integer, not 'big'"),
         ({"model_type": "llama", "head_dim": 63}, "head_dim must be even"),
         ({"model_type": "llama", "quantization_config": {"bits": 4}}, "quantization_config"),
-        ({"model_type": "llama", "rope_scaling": {"rope_type": "dynamic"}}, "'llama': rope type 'dynamic'"),
+        ({"model_type": "llama", "rope_scaling": {"rope_type": "spiral"}}, "'llama': rope type 'spiral'"),
+        ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "'gpt2': scale_attn_by_inverse_layer_idx True"),
+        ({"model_type": "gpt2", "activation_function": "relu6"}, "'gpt2': activation_function 'relu6'"),
+        ({"model_type": "phi", "qk_layernorm": True}, "'phi': qk_layernorm True is not supported; only False is"),
+        ({"model_type": "olmoe", "clip_qkv": 8.0}, "'olmoe': clip_qkv 8.0 is not supported"),
+        ({"model_type": "gpt_oss", "swiglu_limit": 5.0}, "'gpt_oss': swiglu_limit 5.0"),
+        ({"model_type": "mixtral", "num_experts_per_tok": 9}, r"num_experts_per_tok \(9\) is more than num_experts \(8\)"),
+        ({"model_type": "smollm3", "no_rope_layers": [1, 0]}, "no_rope_layers must have one entry for each of 36 layers"),
+        ({"model_type": "stablelm", "partial_rotary_factor": 0.0125}, "partial_rotary_factor 0.0125 must leave an even"),
+        ({"model_type": "gptj", "rotary_dim": 0}, "rotary_dim must be a positive integer, not 0"),
         ({"model_type": "llama", "rope_parameters": {"full_attention": {}}}, "rope_parameters"),
         ({"model_type": "mistral", "layer_types": ["full_attention"]}, "layer_types"),
         ({"model_type": "qwen3", "layer_types": ["chunked_attention"] * 32}, "layer_types"),

@@ -16,7 +16,8 @@ from python_llm.runner.factory import load_runner
 from python_llm.runner.kv_cache import KVCache
 from python_llm.runner.loader import read_config
 from runner_steps import chunked_logits, pages, runner_of
-from tiny_models import TINY_CONFIGS, tiny_hf_folder, tiny_hf_model
+from tiny_configs import TINY_CONFIGS
+from tiny_models import tiny_hf_folder, tiny_hf_model
 
 IDS = [5, 9, 77, 120, 3, 44]
 

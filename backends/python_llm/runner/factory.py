@@ -6,11 +6,9 @@ Does not know requests or Triton.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from python_llm.errors import ModelLoadError
-from python_llm.model_files.gguf import GGUFFile
 from python_llm.model_files.locate import ModelFiles
 from python_llm.runner.decoder import Decoder
 from python_llm.runner.hf_config import spec_from_hf_config
@@ -19,7 +17,8 @@ from python_llm.runner.kernels.native_decoder import KVFormat, NativeDecoder, We
 from python_llm.runner.kernels.native_runner import NativeRunner
 from python_llm.runner.kernels.packed_weights import gguf_weights, tensor_weights
 from python_llm.runner.kv_cache import KVCache
-from python_llm.runner.loader import load_weights, open_weights, read_config
+from python_llm.runner.loader import checked_gguf_places, load_weights, open_weights, read_config
+from python_llm.runner.native_support import lacking
 from python_llm.runner.runner import StepRunner, TorchRunner
 from python_llm.runner.spec import DecoderSpec
 
@@ -58,13 +57,15 @@ def load_runner(
             f"max_model_len {max_model_len} needs at least {needed} bytes."
         )
     longest = min(longest, capacity)
+    # LongRoPE has two sets of frequencies, and which one serves is settled by the longest sequence.
+    spec = spec_from_hf_config(config, longest)
     try:
         if not native:
             kv = KVCache(spec, num_blocks, block_size)
-            return TorchRunner(Decoder(spec, load_weights(files, config, spec)), kv, longest)
+            return TorchRunner(Decoder(spec, load_weights(files, spec)), kv, longest)
         decoder = NativeDecoder(
             spec,
-            _packed_weights(files, config, spec, weight_format),
+            _packed_weights(files, spec, weight_format),
             num_blocks=num_blocks,
             block_size=block_size,
             threads=cpu_threads or len(os.sched_getaffinity(0)),
@@ -75,11 +76,10 @@ def load_runner(
         raise ModelLoadError(f"This machine cannot give {num_blocks * block_bytes} bytes for the KV cache.") from None
 
 
-def _packed_weights(files: ModelFiles, config: Mapping[str, Any], spec: DecoderSpec, weight_format: str) -> Weights:
-    source = open_weights(files, config, spec)
+def _packed_weights(files: ModelFiles, spec: DecoderSpec, weight_format: str) -> Weights:
     if files.kind == "gguf":
-        return gguf_weights(GGUFFile(files.path), config, spec, weight_format)
-    return tensor_weights({name: read for name, (_, read) in source.items()}, spec, weight_format)
+        return gguf_weights(files.gguf, checked_gguf_places(files.gguf, spec), spec, weight_format)
+    return tensor_weights(open_weights(files, spec), spec, weight_format)
 
 
 def _use_native(
@@ -93,7 +93,8 @@ def _use_native(
     if kernels == "torch":
         reason: str | None = "the setting kernels is torch"
     else:
-        reason = why_not(spec, block_size, kv_format)
+        lacks = lacking(spec)
+        reason = f"they do not have {', '.join(lacks)}" if lacks else why_not(spec, block_size, kv_format)
         try:
             load_kernels()
         except KernelsUnavailableError as error:
