@@ -78,6 +78,8 @@ _ARCHS: dict[str, _Arch] = {
     "granite": _Arch("granite", _GRANITE),
     "granitemoe": _Arch("granitemoe", {**_EXPERTS, **_GRANITE}),
     "olmo2": _Arch("olmo2", {**_WINDOW, **_PATTERN}),
+    "olmoe": _Arch("olmoe", _EXPERTS, {"norm_topk_prob": False}),
+    "glm4": _Arch("glm4", partial_rotary=True),
     "stablelm": _Arch("stablelm", {**_LAYER_NORM, **_PARALLEL}, partial_rotary=True),
     "starcoder2": _Arch("starcoder2", _LAYER_NORM),
     "command-r": _Arch("cohere", {**_LAYER_NORM, "logit_scale": "logit_scale"}),

@@ -72,7 +72,8 @@ class _Layout:
 _LLAMA = _Layout(neighbours=True)
 _LAYOUTS: dict[str, _Layout] = {
     **dict.fromkeys(("llama", "mixtral", "smollm3", "granite", "granitemoe"), _LLAMA),
-    **dict.fromkeys(("gemma2", "gemma3_text", "glm4", "olmo2", "olmo3"), _Layout(_SANDWICH)),
+    **dict.fromkeys(("gemma2", "gemma3_text", "olmo2", "olmo3"), _Layout(_SANDWICH)),
+    "glm4": _Layout({**_SANDWICH, "mlp.gate_proj": "ffn_up"}, {"ffn_up": "gate, up"}),
     "gpt_oss": _Layout({"post_attention_layernorm": "post_attention_norm"}),
     "phi3": _Layout({"mlp.gate_proj": "ffn_up"}, {"ffn_up": "gate, up"}),
 }

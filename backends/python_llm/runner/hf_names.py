@@ -198,8 +198,6 @@ def _place(names: Names, spec: DecoderSpec, name: str, shape: tuple[int, ...]) -
         return Place(tuple(f"{prefix}{stored}.{head}.{ending}" for head in heads), (spec.head_dim,), rows=rows)
     if stem in {"self_attn.q_norm", "self_attn.k_norm"} and spec.qk_norm_span == "each_head":
         full = (shape[0] // spec.head_dim, spec.head_dim)
-    if stem == "mlp.shared_expert_gate":
-        full = (1, *full)
     return Place((prefix + (stored if whole_name else f"{stored}.{ending}"),), full, entry, transposed, rows)
 
 

@@ -43,7 +43,8 @@ def check_places(places: Mapping[str, Place], stored: Mapping[str, Shape], where
     if unknown:
         raise ModelLoadError(f"{where}: {_some(unknown)} not part of model_type {model_type!r}")
     for name, shape in expected.items():
-        if stored[name] != shape:
+        # A vector is as good as a matrix of one row.
+        if _without_leading_ones(stored[name]) != _without_leading_ones(shape):
             raise ModelLoadError(f"{where}: tensor {name} has shape {stored[name]}, expected {shape}")
 
 
@@ -56,6 +57,10 @@ def head_rows(order: Iterable[int], count: int) -> np.ndarray:
 def neighbours_as_halves(head_dim: int) -> np.ndarray:
     """The order that turns a head rotated in pairs (2j, 2j + 1) into one rotated in pairs (j, j + head_dim / 2)."""
     return np.arange(head_dim).reshape(-1, 2).T.reshape(-1)
+
+
+def _without_leading_ones(shape: Shape) -> Shape:
+    return _without_leading_ones(shape[1:]) if shape[:1] == (1,) else shape
 
 
 def _some(names: list[str]) -> str:
