@@ -69,10 +69,19 @@ def tokenizer_from_gguf(metadata: dict[str, Any]) -> Tokenizer:
         backend,
         eos_token_ids=vocab.end_ids(eos),
         bos_token_id=bos,
-        chat_template=metadata.get("tokenizer.chat_template"),
+        chat_template=_template(metadata, ""),
+        tool_template=_template(metadata, ".tool_use"),
         vocab_size=len(vocab.tokens),
         special_tokens={f"{name}_token": vocab.tokens[at] for name, at in named.items() if at is not None},
     )
+
+
+def _template(metadata: dict[str, Any], name: str) -> str | None:
+    """The nameless template is the default one; llama.cpp keeps the others beside it under their names."""
+    template = metadata.get(f"tokenizer.chat_template{name}")
+    if template is not None and not isinstance(template, str):
+        raise ModelLoadError(f"The GGUF file's tokenizer.chat_template{name} must be a text, not {template!r:.80}.")
+    return template
 
 
 class _Vocab:
