@@ -174,12 +174,12 @@ def _converted(arch: str, config: dict[str, Any], tensors: dict[str, np.ndarray]
             yield f"blk.{layer[1]}.ffn_up_exps.weight", up
         elif arch == "gpt-oss" and ".experts." in name and layer:
             ending = "bias" if name.endswith("_bias") else "weight"
-            values = values if ending == "bias" else values.swapaxes(1, 2)
+            rows = values if ending == "bias" else values.swapaxes(1, 2)
             if "gate_up_proj" in name:
-                yield f"blk.{layer[1]}.ffn_gate_exps.{ending}", values[:, ::2]
-                yield f"blk.{layer[1]}.ffn_up_exps.{ending}", values[:, 1::2]
+                yield f"blk.{layer[1]}.ffn_gate_exps.{ending}", rows[:, ::2]
+                yield f"blk.{layer[1]}.ffn_up_exps.{ending}", rows[:, 1::2]
             else:
-                yield f"blk.{layer[1]}.ffn_down_exps.{ending}", values
+                yield f"blk.{layer[1]}.ffn_down_exps.{ending}", rows
         elif name.endswith(".shared_expert_gate.weight"):
             yield name, values.squeeze()
         elif name.endswith(".sinks"):

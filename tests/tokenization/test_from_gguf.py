@@ -120,7 +120,7 @@ def test_template_for_tools() -> None:
     tokenizer = tokenizer_from_gguf({**byte_level(), **templates})
     assert (tokenizer.chat_template, tokenizer.tool_template) == ("D", "T")
     assert tokenizer_from_gguf(byte_level()).tool_template is None
-    with pytest.raises(ModelLoadError, match="tokenizer.chat_template must be a text, not 5"):
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.chat_template must be a text, not 5"):
         tokenizer_from_gguf({**byte_level(), "tokenizer.chat_template": 5})
 
 
