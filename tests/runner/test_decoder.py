@@ -16,7 +16,7 @@ from tiny_models import tiny_hf_folder, tiny_hf_model
 LENGTH = 41
 TOLERANCE = 2e-4
 SLIDING = ["mistral", "qwen2", "gemma2", "gemma3", "smollm3", "gpt_oss"]
-SERVED = {"phi3": 64}
+SERVED = {"phi3": 64, "phi4_mini": 64}
 """Longest sequence to serve, where the model's own limit would choose another rotation than transformers does here."""
 
 

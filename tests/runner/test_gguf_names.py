@@ -37,7 +37,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "cohere": {"tie_word_embeddings": True},
 }
 """What llama.cpp's files cannot say is taken away from the tiny models."""
-SERVED = {"phi3": 64}
+SERVED = {"phi3": 64, "phi4_mini": 64}
 
 
 @pytest.mark.parametrize("kind", KINDS)

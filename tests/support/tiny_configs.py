@@ -59,6 +59,14 @@ _LONGROPE: dict[str, Any] = {
     "rope_parameters": {
         "rope_type": "longrope",
         "rope_theta": 10000.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.4, 1.8, 2.0, 2.1, 2.2],
+        "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 21.0, 34.0],
+    },
+}
+_PARTIAL_LONGROPE: dict[str, Any] = {
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
         "partial_rotary_factor": 0.75,
         "short_factor": [1.0, 1.1, 1.2, 1.4, 1.8, 2.0],
         "long_factor": [1.0, 2.0, 3.0, 5.0, 8.0, 13.0],
@@ -138,6 +146,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
     "phi": {"model_type": "phi", **_WIDE},
     "phi3": {"model_type": "phi3", **_WIDE, "sliding_window": 7, **_LONGROPE, "original_max_position_embeddings": 64},
     "phi3_long": {"model_type": "phi3", **_WIDE, **_LONGROPE, "original_max_position_embeddings": 16},
+    "phi4_mini": {"model_type": "phi3", **_WIDE, **_PARTIAL_LONGROPE, "original_max_position_embeddings": 64},
     "granite": {
         "model_type": "granite",
         **_SIZES,

@@ -120,7 +120,7 @@ def _chat_templates(folder: Path, config: dict[str, Any]) -> tuple[str | None, s
     given = _read_json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
     named = {"default": given}
     if isinstance(given, list):
-        named = {entry.get("name"): entry.get("template") for entry in given if isinstance(entry, dict)}
+        named = {str(entry.get("name")): entry.get("template") for entry in given if isinstance(entry, dict)}
     found = named.get("default"), named.get("tool_use")
     if not all(template is None or isinstance(template, str) for template in found):
         raise ModelLoadError(f"{folder}: chat_template must be a string or a list of named templates.")
