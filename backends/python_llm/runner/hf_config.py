@@ -35,6 +35,11 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**nested, "model_type": "gemma3_text"}
 
 
+def has_spec(config: Mapping[str, Any]) -> bool:
+    """Whether `spec_from_hf_config` knows the config's model_type."""
+    return config.get("model_type") == "gemma3" or config.get("model_type") in FAMILIES
+
+
 def spec_from_hf_config(config: Mapping[str, Any], max_model_len: int | None = None) -> DecoderSpec:
     """The decoder that `config` describes; old and transformers 5 forms of the rope fields are both read.
 
