@@ -53,7 +53,12 @@ class Decoder:
         for rope in spec.ropes:
             inv_freq = torch.tensor(rope.inv_freq, device=self.device)
             self._ropes.append((inv_freq, torch.where(inv_freq != 0, rope.scale, 1.0)))
-        self._layers = [_Layer(spec, index, weights) for index in range(len(spec.layers))]
+        by_layer: list[dict[str, torch.Tensor]] = [{} for _ in spec.layers]
+        for name in spec.tensor_shapes():
+            if name.startswith("model.layers."):
+                number, own_name = name.removeprefix("model.layers.").split(".", 1)
+                by_layer[int(number)][own_name] = weights[name]
+        self._layers = [_Layer(spec, index, own) for index, own in enumerate(by_layer)]
 
     @property
     def device(self) -> torch.device:
@@ -96,8 +101,7 @@ class _Layer:
         self._index = index
         self._window = spec.layers[index].window
         self._experts = spec.experts if spec.layers[index].sparse else None
-        prefix = f"model.layers.{index}."
-        self._weights = {name[len(prefix) :]: weights[name] for name in spec.tensor_shapes() if name.startswith(prefix)}
+        self._weights = weights
         self._mlp_norm = "pre_feedforward_layernorm" if spec.sandwich_norms else "post_attention_layernorm"
 
     def __call__(self, x: torch.Tensor, rotation: _Rotation, batch: Batch, kv: KVCache) -> torch.Tensor:

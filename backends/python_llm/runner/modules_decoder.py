@@ -213,7 +213,7 @@ class _Interface:
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
         """`query`: [1, heads, n, d], `key`, `value`: [1, kv_heads, n, d]. Returns [1, n, heads, d]."""
-        unknown = [name for name, given in others.items() if given is not None and name not in _IGNORED]
+        unknown = [name for name, given in others.items() if name not in _IGNORED and not _is_off(given)]
         if unknown or attention_mask is not None:
             raise NotImplementedError(f"attention is given {unknown[0] if unknown else 'a mask'}")
         step, index = self._step, int(module.layer_idx)  # type: ignore[arg-type]
@@ -233,6 +233,10 @@ class _Interface:
             sinks=s_aux,
         )
         return mixed[None, ..., : v.shape[2]], None
+
+
+def _is_off(given: Any) -> bool:
+    return given is None or given is False
 
 
 def _padded(states: torch.Tensor, width: int) -> torch.Tensor:
