@@ -169,7 +169,7 @@ TINY_CONFIGS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "rope_parameters": {
             "full_attention": {**_YARN, "rope_theta": 500000.0},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0},
         },
     },
     "olmoe": {"model_type": "olmoe", **_SIZES, "num_experts": 6, "num_experts_per_tok": 2},

@@ -91,6 +91,7 @@ def _metadata(arch: str, config: dict[str, Any]) -> dict[str, Any]:
     hidden, heads = _first(config, "hidden_size", "n_embd"), _first(config, "num_attention_heads", "n_head")
     head_dim = config.get("head_dim") or hidden // heads
     rope = config.get("rope_parameters") or {}
+    sliding_theta = rope.get("sliding_attention", {}).get("rope_theta")
     rope = rope.get("full_attention", rope)
     positions = _first(config, "max_position_embeddings", "n_positions")
     values = {
@@ -103,6 +104,7 @@ def _metadata(arch: str, config: dict[str, Any]) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps"),
         "attention.layer_norm_epsilon": _first(config, "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
         "rope.freq_base": rope.get("rope_theta"),
+        "rope.freq_base_swa": sliding_theta,
         "expert_count": _first(config, "num_local_experts", "num_experts"),
         "expert_used_count": config.get("num_experts_per_tok"),
         "expert_feed_forward_length": config.get("moe_intermediate_size"),

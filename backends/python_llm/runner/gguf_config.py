@@ -57,6 +57,7 @@ _GRANITE = {
 }
 _WINDOW = {"attention.sliding_window": "sliding_window"}
 _PATTERN = {"attention.sliding_window_pattern": "sliding_window_pattern"}
+_SLIDING_THETA = {"rope.freq_base_swa": "rope_local_base_freq"}
 _SOFTCAPS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
@@ -72,12 +73,12 @@ _ARCHS: dict[str, _Arch] = {
     "qwen3moe": _Arch("qwen3_moe", {**_EXPERTS, **_EXPERT_SIZE}, {"norm_topk_prob": True}),
     "gemma": _Arch("gemma"),
     "gemma2": _Arch("gemma2", {**_WINDOW, **_SOFTCAPS}),
-    "gemma3": _Arch("gemma3_text", {**_WINDOW, **_PATTERN, **_SOFTCAPS, "rope.freq_base_swa": "rope_local_base_freq"}),
+    "gemma3": _Arch("gemma3_text", {**_WINDOW, **_PATTERN, **_SOFTCAPS, **_SLIDING_THETA}),
     "phi2": _Arch("phi", _LAYER_NORM, partial_rotary=True),
     "phi3": _Arch("phi3", _WINDOW, partial_rotary=True, scalings=("none", "longrope")),
     "granite": _Arch("granite", _GRANITE),
     "granitemoe": _Arch("granitemoe", {**_EXPERTS, **_GRANITE}),
-    "olmo2": _Arch("olmo2", {**_WINDOW, **_PATTERN}),
+    "olmo2": _Arch("olmo2", {**_WINDOW, **_PATTERN, **_SLIDING_THETA}),
     "olmoe": _Arch("olmoe", _EXPERTS, {"norm_topk_prob": False}),
     "glm4": _Arch("glm4", partial_rotary=True),
     "stablelm": _Arch("stablelm", {**_LAYER_NORM, **_PARALLEL}, partial_rotary=True),
