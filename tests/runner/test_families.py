@@ -32,7 +32,7 @@ GGUF_KINDS = [kind for kind in KINDS if TINY_CONFIGS[kind]["model_type"] in ARCH
 LENGTH, PROMPT, NEW = 30, 18, 16
 EXACT = 1e-3
 """Most that a float32 logit may differ, as a share of the largest."""
-LOSS = {"bfloat16": 3e-3, "int8": 2e-2, "int4": 0.35, "Q8_0": 3e-2}
+LOSS = {"bfloat16": 3e-3, "int8": 2e-2, "int4": 0.35, "Q8_0": 3e-2, "MXFP4": 0.35}
 """Most that 1 - cosine similarity with transformers' float32 logits may be on average. Random weights lose far more
 than trained ones, and a rounded router may choose another expert; a row out of its place would make it about 1."""
 
@@ -128,6 +128,11 @@ def test_gguf_float32(gguf_case: Case) -> None:
 def test_gguf_q8_0(gguf_case: Case) -> None:
     path = write_gguf(gguf_case.path, gguf_case.path / "Q8_0.gguf", "Q8_0")
     check_close(gguf_case, gguf_case.runner(path), "Q8_0")
+
+
+def test_gpt_oss_in_the_blocks_it_was_published_in(tmp_path: Path) -> None:
+    case = Case("gpt_oss", tmp_path, {})
+    check_close(case, case.runner(write_gguf(tmp_path, tmp_path / "MXFP4.gguf", "MXFP4")), "MXFP4")
 
 
 def test_explicit_native_kernels_say_what_they_lack(case: Case) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-COLUMNS = ("float32", "bfloat16", "int8", "int4", "GGUF", "Q8_0")
+COLUMNS = ("float32", "bfloat16", "int8", "int4", "GGUF", "Q8_0", "MXFP4")
 
 
 class FamilyReport:

@@ -28,11 +28,11 @@ class Names:
     layer: Mapping[str, str] = field(default_factory=dict)
     """Within a layer. An expert whose stored name has no `*` is an entry of a stack of experts."""
     fused: Mapping[str, str] = field(default_factory=dict)
-    """Names that hold several tensors: a key of `_PARTS`."""
+    """Names that hold several tensors, and how: see `part_rows`."""
     transposed: frozenset[str] = frozenset()
     prefix: str = ""
     """Older checkpoints leave this off in front of all names but the head's."""
-    ignored: str = r"(?!)"
+    ignored: str = r".*\.rotary_emb\.inv_freq"
     """A regular expression of stored tensors that have no effect: buffers with masks or frequencies."""
     per_head_norms: bool = False
     """With norms of each head: one stored tensor a head, numbered."""
@@ -151,7 +151,7 @@ NAMES: dict[str, Names] = {
     ),
 }
 """Model types whose checkpoints differ from Llama's."""
-_PLAIN = Names(ignored=r".*\.rotary_emb\.inv_freq")
+_PLAIN = Names()
 
 
 def stored_name(name: str, spec: DecoderSpec) -> str | None:
@@ -182,10 +182,9 @@ def _place(names: Names, spec: DecoderSpec, name: str, shape: tuple[int, ...]) -
     whole_name = names.layer.get(f"{generic}.{ending}")
     stored = whole_name or names.layer.get(generic, generic)
     prefix = f"{names.layers}{number}."
-    rows = reordered(spec, stem, shape[0], part_rows(names.fused.get(stored), spec, stem, shape[0]))
-    full = (shape[0] if rows is None else int(rows.max()) + 1, *shape[1:])
-    if stored in names.fused:
-        full = (fused_rows(names.fused[stored], spec, shape[0]), *shape[1:])
+    kind = names.fused.get(stored)
+    rows = reordered(spec, stem, shape[0], part_rows(kind, spec, stem, shape[0]))
+    full = (shape[0] if kind is None else fused_rows(kind, spec, shape[0]), *shape[1:])
     transposed = stored in names.transposed and len(shape) == 2
     full = full[::-1] if transposed else full
     entry = None
@@ -218,6 +217,7 @@ def part_rows(kind: str | None, spec: DecoderSpec, stem: str, count: int) -> np.
 
 
 def fused_rows(kind: str, spec: DecoderSpec, count: int) -> int:
+    """Rows of a whole fused tensor, one part of which has `count`."""
     if kind.startswith("qkv"):
         return (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     return 2 * count

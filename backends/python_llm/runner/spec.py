@@ -136,32 +136,34 @@ class DecoderSpec:
         yield from _linear("self_attn.k_proj", kv_size, hidden, self.qkv_bias)
         yield from _linear("self_attn.v_proj", kv_size, hidden, self.qkv_bias)
         yield from _linear("self_attn.o_proj", hidden, q_size, self.o_bias)
-        if self.attention_sinks:
-            yield "self_attn.sinks.weight", (self.num_heads,)
+        if layer.sparse and self.experts is not None:
+            yield from self._mixture(self.experts)
+        else:
+            yield from self._mlp("mlp", self.intermediate_size, self.mlp_bias)
+        for name in self.norm_names():
+            yield from self._norm(name, hidden).items()
         if self.qk_norm:
             head = self.qk_norm_span == "head"
             yield "self_attn.q_norm.weight", (self.head_dim if head else q_size,)
             yield "self_attn.k_norm.weight", (self.head_dim if head else kv_size,)
-        for name in self.norm_names():
-            yield from self._norm(name, hidden).items()
-        if not layer.sparse or self.experts is None:
-            yield from self._mlp("mlp", self.intermediate_size, self.mlp_bias)
-            return
-        experts = self.experts
-        yield from _linear("mlp.router", experts.count, hidden, experts.bias)
+        if self.attention_sinks:
+            yield "self_attn.sinks.weight", (self.num_heads,)
+
+    def _mixture(self, experts: ExpertsSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
+        yield from _linear("mlp.router", experts.count, self.hidden_size, experts.bias)
         for index in range(experts.count):
             yield from self._mlp(f"mlp.experts.{index}", experts.intermediate_size, experts.bias)
         if experts.shared_size:
             yield from self._mlp("mlp.shared_expert", experts.shared_size, False)
             if experts.shared_gate:
-                yield "mlp.shared_expert_gate.weight", (hidden,)
+                yield "mlp.shared_expert_gate.weight", (self.hidden_size,)
 
     def norm_names(self) -> tuple[str, ...]:
         """The norms of a layer over the hidden size."""
         if not self.sandwich_norms:
             return ("input_layernorm",) if self.one_norm else ("input_layernorm", "post_attention_layernorm")
-        after = ("post_attention_layernorm", "post_feedforward_layernorm")
-        return ("input_layernorm", "pre_feedforward_layernorm", *after) if self.pre_norms else after
+        before = ("input_layernorm", "pre_feedforward_layernorm") if self.pre_norms else ()
+        return (*before[:1], "post_attention_layernorm", *before[1:], "post_feedforward_layernorm")
 
     def _norm(self, name: str, size: int) -> dict[str, tuple[int, ...]]:
         bias: dict[str, tuple[int, ...]] = {f"{name}.bias": (size,)} if self.norm_bias else {}
