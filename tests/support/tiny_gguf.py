@@ -59,7 +59,7 @@ def write_gguf(folder: Path, path: Path, quantisation: str = "F32", **extra: flo
     tensors = {name: tensor.float().numpy() for name, tensor in load_file(folder / "model.safetensors").items()}
     kind = gguf.GGMLQuantizationType[quantisation]
     for name, values in _named(arch, config, _converted(arch, config, tensors)):
-        if quantisation != "F32" and values.ndim > 1 and values.shape[-1] % 32 == 0 and "norm" not in name:
+        if quantisation != "F32" and values.ndim > 1 and values.shape[-1] % 32 == 0 and _is_packed(name, quantisation):
             writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, np.ascontiguousarray(values))
@@ -68,6 +68,11 @@ def write_gguf(folder: Path, path: Path, quantisation: str = "F32", **extra: flo
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _is_packed(name: str, quantisation: str) -> bool:
+    """Whether a file of this kind has the matrix in blocks: gpt-oss was published with its experts alone in MXFP4."""
+    return name.endswith("_exps.weight") if quantisation == "MXFP4" else name.endswith(".weight") and "norm" not in name
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
