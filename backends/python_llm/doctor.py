@@ -49,15 +49,16 @@ def model(path: Path) -> Lines:
     from python_llm.loading import locate_model, runner_of
     from python_llm.runner.kernels.native_runner import NativeRunner
     from python_llm.runner.loader import read_config
+    from python_llm.runner.modules_runner import ModulesRunner
 
     settings = load_settings(path, path.parent.parent.name)
     files = locate_model(settings, path.parent)
     yield "model", f"{files.path} ({read_config(files)['model_type']})"
     notes: list[str] = []
     started = time.monotonic()
-    runner = runner_of(settings, path.parent, notes.append)
-    native = isinstance(runner, NativeRunner)
-    yield "runs on", "native kernels" if native else "plain torch"
+    runner = runner_of(settings, files, notes.append)
+    slow = "transformers' modules" if isinstance(runner, ModulesRunner) else "plain torch"
+    yield "runs on", "native kernels" if isinstance(runner, NativeRunner) else slow
     yield "loaded in", f"{time.monotonic() - started:.1f} s"
     if isinstance(runner, NativeRunner):
         yield "weights", f"{runner.decoder.weight_bytes / 2**20:.0f} MiB, format {settings.weight_format}"

@@ -22,17 +22,15 @@ def locate_model(settings: ModelSettings, folder: Path) -> ModelFiles:
     return locate(settings.model, revision=settings.revision, base_dir=folder)
 
 
-def tokenizer_of(settings: ModelSettings, folder: Path) -> Tokenizer:
-    """Raises ModelLoadError."""
-    return load_tokenizer(
-        locate(settings.tokenizer, base_dir=folder) if settings.tokenizer else locate_model(settings, folder)
-    )
+def tokenizer_of(settings: ModelSettings, folder: Path, files: ModelFiles) -> Tokenizer:
+    """The tokenizer of `files`, the model's own, unless the settings name another source. Raises ModelLoadError."""
+    return load_tokenizer(locate(settings.tokenizer, base_dir=folder) if settings.tokenizer else files)
 
 
-def runner_of(settings: ModelSettings, folder: Path, warn: Callable[[str], None]) -> StepRunner:
+def runner_of(settings: ModelSettings, files: ModelFiles, warn: Callable[[str], None]) -> StepRunner:
     """Loads the weights and sets up the KV pool; see `load_runner`. Raises ModelLoadError."""
     return load_runner(
-        locate_model(settings, folder),
+        files,
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_memory_mib << 20,
         max_model_len=settings.max_model_len,

@@ -74,14 +74,15 @@ class TritonPythonModel:
 
     def _start(self, settings: ModelSettings, folder: Path) -> None:
         from python_llm.engine.engine import Engine
-        from python_llm.loading import runner_of, tokenizer_of
+        from python_llm.loading import locate_model, runner_of, tokenizer_of
         from python_llm.triton_io.bridge import Responder, SenderPool, Sweeper, log_error, log_warning
 
         self._settings = settings
         self._responder = Responder
         self._log_error = log_error
-        self._tokenizer = tokenizer_of(settings, folder)
-        runner = runner_of(settings, folder, log_warning)
+        files = locate_model(settings, folder)
+        self._tokenizer = tokenizer_of(settings, folder, files)
+        runner = runner_of(settings, files, log_warning)
         self._vocab_size = runner.vocab_size
         self._engine = Engine(
             runner,

@@ -16,28 +16,30 @@ from python_llm.runner.decoder import Decoder
 from python_llm.runner.hf_config import spec_from_hf_config
 from python_llm.runner.kv_cache import KVCache
 from python_llm.runner.loader import load_weights, read_config
-from python_llm.runner.runner import TorchRunner
+from python_llm.runner.runner import StepRunner, TorchRunner
 
 GREEDY = SamplingParams(temperature=0.0)
 
 
-def runner_of(path: Path, *, num_blocks: int = 64, block_size: int = 4) -> TorchRunner:
+def runner_of(
+    path: Path, *, num_blocks: int = 64, block_size: int = 4, max_model_len: int | None = None
+) -> TorchRunner:
     """A runner over the model in folder or GGUF file `path`."""
     files = ModelFiles(str(path), "hf" if path.is_dir() else "gguf", path)
     config = read_config(files)
-    spec = spec_from_hf_config(config)
+    spec = spec_from_hf_config(config, max_model_len)
     kv = KVCache(spec, num_blocks, block_size)
-    return TorchRunner(Decoder(spec, load_weights(files, config, spec)), kv, spec.max_position_embeddings)
+    return TorchRunner(Decoder(spec, load_weights(files, spec)), kv, spec.max_position_embeddings)
 
 
-def pages(runner: TorchRunner, count: int, seed: int = 0) -> list[np.ndarray]:
+def pages(runner: StepRunner, count: int, seed: int = 0) -> list[np.ndarray]:
     """`count` equal shares of the pool, shuffled: no page table is in order."""
     order = np.random.default_rng(seed).permutation(runner.num_blocks).astype(np.int32)
     return np.array_split(order, count)
 
 
 def span(
-    runner: TorchRunner,
+    runner: StepRunner,
     ids: Sequence[int],
     start: int,
     end: int,
@@ -63,7 +65,7 @@ def chunked_logits(runner: TorchRunner, ids: Sequence[int], chunk: int, blocks: 
     return torch.cat([logits(runner, [span(runner, ids, i, min(i + chunk, len(ids)), blocks)])[0] for i in starts])
 
 
-def greedy(runner: TorchRunner, prompt: Sequence[int], count: int, blocks: np.ndarray, chunk: int = 1000) -> list[int]:
+def greedy(runner: StepRunner, prompt: Sequence[int], count: int, blocks: np.ndarray, chunk: int = 1000) -> list[int]:
     """The next `count` tokens, by `execute`."""
     ids, start = list(prompt), 0
     while len(ids) < len(prompt) + count:

@@ -10,11 +10,14 @@ import torch
 
 from python_llm.runner.runner import TorchRunner
 from runner_steps import chunked_logits, greedy, logits, pages, runner_of, span
-from tiny_models import TINY_CONFIGS, tiny_hf_folder, tiny_hf_model
+from tiny_configs import TINY_CONFIGS
+from tiny_models import tiny_hf_folder, tiny_hf_model
 
 LENGTH = 41
 TOLERANCE = 2e-4
-SLIDING = ["mistral", "qwen2", "gemma2", "gemma3"]
+SLIDING = ["mistral", "qwen2", "gemma2", "gemma3", "smollm3", "gpt_oss"]
+SERVED = {"phi3": 64, "phi4_mini": 64}
+"""Longest sequence to serve, where the model's own limit would choose another rotation than transformers does here."""
 
 
 @dataclass
@@ -45,7 +48,7 @@ def _case(kind: str, folder: Path) -> Case:
         expected = model(ids).logits[0]
         model.generation_config.eos_token_id = None
         generated = model.generate(ids[:, :20], max_new_tokens=24, do_sample=False)
-    runner = runner_of(tiny_hf_folder(folder, kind))
+    runner = runner_of(tiny_hf_folder(folder, kind), max_model_len=SERVED.get(kind))
     return Case(kind, runner, ids[0].tolist(), expected, generated[0, 20:].tolist())
 
 

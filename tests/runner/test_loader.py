@@ -11,12 +11,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from python_llm.errors import ModelLoadError
+from python_llm.model_files import gguf as gguf_module
 from python_llm.model_files.locate import ModelFiles
 from python_llm.runner.factory import load_runner
+from python_llm.runner.hf_config import spec_from_hf_config
 from python_llm.runner.kv_cache import KVCache
 from python_llm.runner.loader import read_config
+from python_llm.tokenization.load import load_tokenizer
 from runner_steps import chunked_logits, pages, runner_of
-from tiny_models import TINY_CONFIGS, tiny_hf_folder, tiny_hf_model
+from tiny_configs import TINY_CONFIGS
+from tiny_gguf import write_gguf
+from tiny_models import tiny_hf_folder, tiny_hf_model
 
 IDS = [5, 9, 77, 120, 3, 44]
 
@@ -95,6 +100,116 @@ def test_tensors_that_do_not_fit(folder: Path, change: dict[str, torch.Tensor | 
     _rewrite(folder, change)
     with pytest.raises(ModelLoadError, match=re.escape(message)):
         runner_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("phi3", {"model.layers.0.self_attn.qkv_proj.weight": None}, "layers.0.self_attn.qkv_proj.weight is missing"),
+        (
+            "phi3",
+            {"model.layers.1.mlp.gate_up_proj.weight": torch.ones(127, 64)},
+            "gate_up_proj.weight has shape (127, 64), expected (128, 64)",
+        ),
+        (
+            "gpt_oss",
+            {"model.layers.0.mlp.experts.down_proj": torch.ones(5, 64, 48)},
+            "experts.down_proj has shape (5, 64, 48), expected (6, 64, 48)",
+        ),
+        (
+            "mixtral",
+            {"model.layers.0.block_sparse_moe.experts.3.w2.weight": None},
+            "block_sparse_moe.experts.3.w2.weight is missing",
+        ),
+        (
+            "mixtral",
+            {"model.layers.0.block_sparse_moe.experts.4.w2.weight": torch.ones(48, 64)},
+            "block_sparse_moe.experts.4.w2.weight is not part of model_type 'mixtral'",
+        ),
+        (
+            "stablelm",
+            {"model.layers.0.self_attn.q_layernorm.norms.3.weight": None},
+            "q_layernorm.norms.3.weight is missing",
+        ),
+        ("gpt_neox", {"gpt_neox.layers.2.attention.dense.bias": None}, "layers.2.attention.dense.bias is missing"),
+        ("gpt2", {"transformer.wpe.weight": torch.ones(255, 48)}, "wpe.weight has shape (255, 48), expected (256, 48)"),
+    ],
+)
+def test_errors_name_the_files_own_tensors(
+    tmp_path: Path, kind: str, change: dict[str, torch.Tensor | None], message: str
+) -> None:
+    folder = tiny_hf_folder(tmp_path, kind)
+    _rewrite(folder, change)
+    with pytest.raises(ModelLoadError, match=re.escape(message)):
+        runner_of(folder)
+
+
+def test_gguf_tensors_that_do_not_fit(tmp_path: Path) -> None:
+    """A missing tensor, one too many, and one of another shape, as a Phi-3 file (fused matrices) may have them."""
+    folder = tiny_hf_folder(tmp_path / "model", "phi3")
+    for change, message in [
+        ({"model.layers.0.mlp.down_proj.weight": None}, "tensor blk.0.ffn_down.weight is missing"),
+        ({"model.layers.0.self_attn.k_proj.bias": torch.ones(32)}, "tensor blk.0.attn_k.bias is not part of"),
+        ({"model.layers.0.self_attn.qkv_proj.weight": torch.ones(127, 64)}, "attn_qkv.weight has shape (127, 64)"),
+    ]:
+        original = (folder / "model.safetensors").read_bytes()
+        _rewrite(folder, dict(change))
+        path = write_gguf(folder, tmp_path / "tiny.gguf")
+        with pytest.raises(ModelLoadError, match=re.escape(message)):
+            runner_of(path)
+        (folder / "model.safetensors").write_bytes(original)
+
+
+def test_gpt2_as_the_hub_has_it(tmp_path: Path) -> None:
+    """Names without their prefix, and buffers with masks beside the weights."""
+    folder = tiny_hf_folder(tmp_path, "gpt2")
+    expected = _logits(folder)
+    renamed = {
+        name.removeprefix("transformer."): value for name, value in load_file(folder / "model.safetensors").items()
+    }
+    buffers = {f"h.{layer}.attn.bias": torch.ones(1, 1, 256, 256) for layer in range(3)}
+    save_file({**renamed, **buffers}, folder / "model.safetensors")
+    assert torch.equal(_logits(folder), expected)
+
+
+def test_longrope_is_chosen_by_what_is_served(tmp_path: Path) -> None:
+    """Original context 64: a pool or a limit within it takes the short set, more the long one."""
+    files = _files(tiny_hf_folder(tmp_path, "phi3"))
+    config = read_config(files)
+    short, long = spec_from_hf_config(config, 64).ropes, spec_from_hf_config(config, 65).ropes
+    assert short != long
+    settings = {"block_size": 16, "kernels": "torch"}
+    token = KVCache.bytes_per_token(spec_from_hf_config(config))
+    for size, limit, ropes in [(256, 64, short), (256, None, long), (64, None, short), (96, None, long)]:
+        runner = load_runner(files, kv_cache_bytes=token * size, max_model_len=limit, **settings)  # type: ignore[arg-type]
+        assert runner.max_model_len == (limit or size)
+        assert runner.decoder.spec.ropes == ropes
+
+
+def test_torch_says_once_what_the_kernels_lack(tmp_path: Path) -> None:
+    notes: list[str] = []
+    files = _files(tiny_hf_folder(tmp_path, "gpt_neox"))
+    load_runner(files, block_size=16, kv_cache_bytes=1 << 20, warn=notes.append)
+    (note,) = notes
+    assert note.startswith("Plain torch computes this model, several times slower than the native kernels: they do not")
+    assert "attention and MLP in parallel" in note
+
+
+def test_a_gguf_header_is_read_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    original = gguf_module.GGUFFile.__init__
+
+    def counted(self: gguf_module.GGUFFile, path: Path) -> None:
+        opened.append(path)
+        original(self, path)
+
+    path = write_gguf(tiny_hf_folder(tmp_path), tmp_path / "tiny.gguf")
+    monkeypatch.setattr(gguf_module.GGUFFile, "__init__", counted)
+    files = ModelFiles("tiny", "gguf", path)
+    with pytest.raises(ModelLoadError, match="has no tokenizer"):
+        load_tokenizer(files)
+    load_runner(files, block_size=16, kv_cache_bytes=1 << 20, warn=lambda _: None)
+    assert opened == [path]
 
 
 def test_folders_that_cannot_be_read(folder: Path) -> None:

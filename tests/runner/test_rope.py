@@ -55,14 +55,13 @@ def test_same_frequencies_as_transformers(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({**THETA, "rope_type": "dynamic", "factor": 2.0}, "'dynamic' is not supported"),
+        ({**THETA, "rope_type": "spiral"}, "'spiral' is not supported; supported: default, dynamic, linear"),
+        ({**THETA, "rope_type": "dynamic"}, "needs the setting 'factor'"),
         ({**THETA, "rope_type": "linear"}, "needs the setting 'factor'"),
         ({**THETA, "type": "linear", "factor": None}, "malformed"),
-        ({**THETA, "partial_rotary_factor": 0.5}, "partial_rotary_factor must be 1.0"),
-        (
-            {**THETA, "rope_type": "longrope", "short_factor": FACTORS, "long_factor": FACTORS[::-1]},
-            "short_factor equals",
-        ),
+        ({**THETA, "partial_rotary_factor": 0.1}, "partial_rotary_factor 0.1 must leave an even part of head_dim 32"),
+        ({**THETA, "partial_rotary_factor": 1.5}, "partial_rotary_factor 1.5 must"),
+        ({**THETA, "rope_type": "longrope", "short_factor": FACTORS}, "needs the setting 'long_factor'"),
         ({**THETA, "rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}, "must have 16 entries"),
     ],
 )

@@ -20,7 +20,7 @@ CHAT_TEMPLATE = (
 )
 
 
-def toy_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Tokenizer:
+def toy_tokenizer(chat_template: str | None = CHAT_TEMPLATE, tool_template: str | None = None) -> Tokenizer:
     """Ids 0 to 255 are the byte values, 256 is <eos>, 257 is <bos>; nothing is put around encoded text."""
     backend = Backend(BPE(vocab={char: byte for byte, char in CHAR_OF_BYTE.items()}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -31,5 +31,6 @@ def toy_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> Tokenizer:
         eos_token_ids=[EOS_ID],
         bos_token_id=BOS_ID,
         chat_template=chat_template,
+        tool_template=tool_template,
         special_tokens={"bos_token": "<bos>", "eos_token": "<eos>"},
     )

@@ -53,6 +53,15 @@ def test_as_transformers_renders(
         assert render_chat(tokenizer, messages, tools, add_generation_prompt=prompt, variables=extra) == expected
 
 
+def test_messages_with_tools_take_the_template_for_tools() -> None:
+    tokenizer = toy_tokenizer("plain {{ tools }}", tool_template="tools {{ tools[0].function.name }}")
+    assert render_chat(tokenizer, [USER], TOOLS) == "tools f"
+    assert render_chat(tokenizer, [USER]) == render_chat(tokenizer, [USER], []) == "plain None"
+    assert render_chat(toy_tokenizer("{{ tools[0].function.name }}"), [USER], TOOLS) == "f"
+    with pytest.raises(InvalidRequestError, match="only chat template is for messages with tools"):
+        render_chat(toy_tokenizer(None, tool_template="x"), [USER])
+
+
 def test_the_prompt_encodes_with_its_special_tokens() -> None:
     tokenizer = toy_tokenizer()
     prompt = render_chat(tokenizer, [{"role": "user", "content": "hi"}])

@@ -114,6 +114,16 @@ def test_template_and_its_special_tokens() -> None:
     assert tokenizer.bos_token_id == 258
 
 
+def test_template_for_tools() -> None:
+    named = {"tokenizer.chat_templates": ["tool_use", "rag"], "tokenizer.chat_template.rag": "R"}
+    templates = {"tokenizer.chat_template": "D", "tokenizer.chat_template.tool_use": "T", **named}
+    tokenizer = tokenizer_from_gguf({**byte_level(), **templates})
+    assert (tokenizer.chat_template, tokenizer.tool_template) == ("D", "T")
+    assert tokenizer_from_gguf(byte_level()).tool_template is None
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.chat_template must be a text, not 5"):
+        tokenizer_from_gguf({**byte_level(), "tokenizer.chat_template": 5})
+
+
 def test_sentencepiece_merges_by_score() -> None:
     tokenizer = tokenizer_from_gguf(sentencepiece())
     assert pieces(tokenizer, "abc") == ["<s>", " a", "bc"]

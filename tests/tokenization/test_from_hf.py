@@ -118,6 +118,15 @@ def test_chat_template(tmp_path: Path, files: dict[str, Any], jinja: str | None,
     assert load(tmp_path).chat_template == expected
 
 
+def test_template_for_tools(tmp_path: Path) -> None:
+    folder(tmp_path, tokenizer_config={"chat_template": NAMED})
+    assert (load(tmp_path).chat_template, load(tmp_path).tool_template) == ("D", "T")
+    (tmp_path / "chat_template.jinja").write_text("D2")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("T2")
+    assert (load(tmp_path).chat_template, load(tmp_path).tool_template) == ("D2", "T2")
+
+
 def test_folder_without_tokenizer_json_goes_through_transformers(tmp_path: Path) -> None:
     """GPT-2's own two files, vocab.json and merges.txt."""
     toy = toy_tokenizer()._backend

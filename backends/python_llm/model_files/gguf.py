@@ -80,13 +80,19 @@ class GGUFFile:
         tensor = self.tensors[name]
         return np.frombuffer(self._parts[tensor.part].data, np.uint8, tensor.nbytes, tensor.offset)
 
-    def dequantize(self, name: str) -> np.ndarray:
-        """float32 [shape]: a fresh, writable array. KeyError: no such tensor; ModelLoadError: not a type of weights."""
+    def dequantize(self, name: str, entry: int | None = None) -> np.ndarray:
+        """float32 [shape]: a fresh, writable array; with `entry`, only that entry of the first axis.
+
+        KeyError: no such tensor; ModelLoadError: not a type of weights.
+        """
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
         tensor = self.tensors[name]
         rows = self.raw(name).reshape(*tensor.shape[:-1], -1) if tensor.nbytes else self.raw(name)
+        shape = tensor.shape
+        if entry is not None:
+            rows, shape = rows[entry], shape[1:]
         try:
             values = dequantize(rows, GGMLQuantizationType[tensor.type_name])
         except NotImplementedError:
@@ -94,7 +100,7 @@ class GGUFFile:
                 f"{self.path}: tensor {name!r} is stored as {tensor.type_name}, which the installed `gguf` package "
                 "cannot turn into float32."
             ) from None
-        return np.require(values.reshape(tensor.shape), np.float32, ["C", "W"])
+        return np.require(values.reshape(shape), np.float32, ["C", "W"])
 
 
 class _Part:

@@ -5,13 +5,14 @@ Does not know what is inside the files beyond telling a GGUF file from a Hugging
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from python_llm.errors import ModelLoadError
-from python_llm.model_files.gguf import MAGIC
+from python_llm.model_files.gguf import MAGIC, GGUFFile
 from python_llm.model_files.hub import download_file, download_folder
 from python_llm.model_files.package import find_in_package
 
@@ -28,13 +29,18 @@ FORMS = (
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """Where a model lies."""
+    """Where a model lies. A GGUF file stays open, and its metadata in memory, as long as this object lives."""
 
     spec: str
     """The setting as it was written."""
     kind: Literal["gguf", "hf"]
     path: Path
     """Absolute. "gguf": the file (of a split model: its first part); "hf": the folder that holds config.json."""
+
+    @functools.cached_property
+    def gguf(self) -> GGUFFile:
+        """The file, its header read once for all who ask. Raises ModelLoadError. For kind "gguf" only."""
+        return GGUFFile(self.path)
 
 
 def locate(model: str, *, revision: str | None = None, base_dir: Path | None = None) -> ModelFiles:

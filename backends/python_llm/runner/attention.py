@@ -14,11 +14,19 @@ from python_llm.runner.kv_cache import KVCache
 
 
 def attend(
-    q: torch.Tensor, kv: KVCache, layer: int, tiles: Sequence[Tile], *, scale: float, softcap: float | None
+    q: torch.Tensor,
+    kv: KVCache,
+    layer: int,
+    tiles: Sequence[Tile],
+    *,
+    scale: float,
+    softcap: float | None,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """softmax(cap(q k^T * scale)) v over the keys each query sees; query head h reads KV head h // (heads / kv_heads).
 
     `q`: float32 [n, heads, head_dim], every row in exactly one of `tiles`; the step's own keys are already in `kv`.
+    `sinks`: float32 [heads], one more score in each head's softmax, of a key whose value is zero.
     Returns float32 [n, heads, head_dim]. Memory that no query of a tile sees never reaches the result, NaN included.
     """
     _, heads, head_dim = q.shape
@@ -36,7 +44,12 @@ def attend(
             scores = torch.tanh(scores / softcap) * softcap
         per_query = scores.view(g, kv_heads, heads // kv_heads, n, -1)
         per_query.masked_fill_(tile.hidden[:, None, None], float("-inf"))
-        mixed = torch.softmax(scores, dim=-1) @ v
+        if sinks is None:
+            weights = torch.softmax(scores, dim=-1)
+        else:
+            extra = sinks.view(1, kv_heads, -1, 1).expand(g, -1, -1, n).reshape(g, kv_heads, -1, 1)
+            weights = torch.softmax(torch.cat((scores, extra), dim=-1), dim=-1)[..., :-1]
+        mixed = weights @ v
         mixed = mixed.view(g, kv_heads, heads // kv_heads, n, head_dim).permute(0, 3, 1, 2, 4)
         out[tile.rows] = mixed.reshape(g, n, heads, head_dim)
     return out

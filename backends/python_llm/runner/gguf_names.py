@@ -1,160 +1,124 @@
-"""llama.cpp's conventions in Hugging Face terms: GGUF metadata -> config dictionary, GGUF tensors -> HF names and rows.
+"""llama.cpp's names and order of tensors in Hugging Face's terms.
 
-Does not know how a GGUF file is stored (`model_files.gguf`), nor what a decoder does with the result.
-Source: llama.cpp's `convert_hf_to_gguf.py` and, for what the files do not say, its `llama-model.cpp`.
+Does not know how a GGUF file is stored, nor what a decoder does with the result.
+Source: llama.cpp's `convert_hf_to_gguf.py` and the tensor names of its `gguf` package.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from python_llm.errors import ModelLoadError
-from python_llm.model_files.gguf import GGUFFile
-
-_MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma2": "gemma2", "gemma3": "gemma3_text"}
-
-_FIELDS = {
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "block_count": "num_hidden_layers",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "rope.freq_base": "rope_theta",
-}
-_GEMMA_FIELDS = {
-    "attention.sliding_window": "sliding_window",
-    "attn_logit_softcapping": "attn_logit_softcapping",
-    "final_logit_softcapping": "final_logit_softcapping",
-}
-_GEMMA3_FIELDS = {
-    "rope.freq_base_swa": "rope_local_base_freq",
-    "attention.sliding_window_pattern": "sliding_window_pattern",
-}
-_REQUIRED = ("context_length", "embedding_length", "block_count", "feed_forward_length", "attention.head_count")
-_READ_ELSEWHERE = {"attention.value_length", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor"}
-_WITHOUT_EFFECT = {"vocab_size", "rope.scaling.original_context_length", "rope.scaling.finetuned"}
-"""The vocabulary's size is that of the embedding; the other two inform the scaling types that we refuse."""
+from python_llm.runner.hf_names import fused_rows, part_rows, reordered
+from python_llm.runner.placement import Place, head_rows, neighbours_as_halves
+from python_llm.runner.spec import DecoderSpec
 
 ROPE_FACTORS = "rope_freqs.weight"
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+NOT_WEIGHTS = frozenset({ROPE_FACTORS, LONG_FACTORS, SHORT_FACTORS})
+"""Tensors that belong to the config: what frequencies are divided by."""
 
+_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
+_EXPERT = re.compile(r"mlp\.experts\.(\d+)\.(.+)")
+
+_TOP = {
+    "model.embed_tokens": "token_embd",
+    "model.embed_positions": "position_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
 _NAMES = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.sinks": "attn_sinks",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.router": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
 }
-_LAYER_NAMES = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+_SANDWICH = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }
-_GEMMA_LAYER_NAMES = {
-    **_LAYER_NAMES,
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
+
+
+@dataclass(frozen=True)
+class _Layout:
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Where it differs from `_NAMES`."""
+    fused: Mapping[str, str] = field(default_factory=dict)
+    """Stored names that hold several tensors, as in `hf_names`."""
+    neighbours: bool = False
+    """The converter interleaved the two halves of each query and key head: llama.cpp rotates neighbours there."""
+
+
+_LLAMA = _Layout(neighbours=True)
+_LAYOUTS: dict[str, _Layout] = {
+    **dict.fromkeys(("llama", "mixtral", "smollm3", "granite", "granitemoe"), _LLAMA),
+    **dict.fromkeys(("gemma2", "gemma3_text", "olmo2", "olmo3"), _Layout(_SANDWICH)),
+    "glm4": _Layout({**_SANDWICH, "mlp.gate_proj": "ffn_up"}, {"ffn_up": "gate, up"}),
+    "gpt_oss": _Layout({"post_attention_layernorm": "post_attention_norm"}),
+    "phi3": _Layout({"mlp.gate_proj": "ffn_up"}, {"ffn_up": "gate, up"}),
 }
-_LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
-_TENSOR = re.compile(r"(.+)\.(weight|bias)")
+"""By model_type."""
+_FUSED_QKV = {f"self_attn.{part}_proj": "attn_qkv" for part in "qkv"}
 
 
-def config_from_gguf(gguf: GGUFFile) -> dict[str, Any]:
-    """The config.json that the file's model would have; the fields that `hf_config` reads.
-
-    Raises ModelLoadError for an architecture, or a setting of one, that we do not know: it might change the result.
-    """
-    arch = gguf.metadata.get("general.architecture")
-    if arch not in _MODEL_TYPES:
-        raise ModelLoadError(
-            f"{gguf.path}: architecture {arch!r} is not supported; supported: {', '.join(sorted(_MODEL_TYPES))}"
-        )
-    prefix = f"{arch}."
-    given = {key[len(prefix) :]: value for key, value in gguf.metadata.items() if key.startswith(prefix)}
-    gemma = arch in ("gemma2", "gemma3")
-    fields = {**_FIELDS, **(_GEMMA_FIELDS if gemma else {}), **(_GEMMA3_FIELDS if arch == "gemma3" else {})}
-    unknown = sorted(set(given) - set(fields) - _READ_ELSEWHERE - _WITHOUT_EFFECT)
-    if unknown:
-        raise ModelLoadError(f"{gguf.path}: architecture {arch!r} with the setting {unknown[0]!r} is not supported")
-    missing = [name for name in _REQUIRED if name not in given]
-    if missing:
-        raise ModelLoadError(f"{gguf.path}: metadata {prefix}{missing[0]} is missing")
-    varying = [name for name in fields if name in given and not isinstance(given[name], int | float)]
-    if varying:
-        raise ModelLoadError(f"{gguf.path}: {prefix}{varying[0]} must be one number for all layers")
-    config = {hf_name: given[name] for name, hf_name in fields.items() if name in given}
-    config["model_type"] = _MODEL_TYPES[arch]
-    config["vocab_size"] = _embedding_rows(gguf)
-    config["tie_word_embeddings"] = "output.weight" not in gguf.tensors
-    if arch == "llama":
-        config["attention_bias"] = "blk.0.attn_q.bias" in gguf.tensors
-        config["mlp_bias"] = "blk.0.ffn_up.bias" in gguf.tensors
-    config.setdefault("num_key_value_heads", config["num_attention_heads"])
-    head_dim = config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
-    for name in ("attention.value_length", "rope.dimension_count"):
-        if given.get(name, head_dim) != head_dim:
-            raise ModelLoadError(f"{gguf.path}: {prefix}{name} must equal the head size {head_dim}, not {given[name]}")
-    if gemma:
-        config["query_pre_attn_scalar"] = _gemma_attention_scalar(arch, config)
-    config["rope_scaling"] = _rope_scaling(gguf, given)
-    return config
+def gguf_places(spec: DecoderSpec, stored: Collection[str]) -> dict[str, Place]:
+    """By the decoder's own name, where each tensor lies in a GGUF file that holds the tensors `stored`."""
+    layout = _LAYOUTS.get(spec.model_type, _Layout())
+    names, fused = {**_NAMES, **layout.names}, dict(layout.fused)
+    if "blk.0.attn_qkv.weight" in stored:
+        # Which converters fuse has changed with time.
+        names, fused = {**names, **_FUSED_QKV}, {**fused, "attn_qkv": "qkv"}
+    return {name: _place(layout, names, fused, spec, name, shape) for name, shape in spec.tensor_shapes().items()}
 
 
-def _embedding_rows(gguf: GGUFFile) -> int:
-    if "token_embd.weight" not in gguf.tensors:
-        raise ModelLoadError(f"{gguf.path}: tensor token_embd.weight is missing")
-    return gguf.tensors["token_embd.weight"].shape[0]
+def _place(
+    layout: _Layout,
+    names: Mapping[str, str],
+    fused: Mapping[str, str],
+    spec: DecoderSpec,
+    name: str,
+    shape: tuple[int, ...],
+) -> Place:
+    match = _LAYER.fullmatch(name)
+    if match is None:
+        stem, ending = name.rsplit(".", 1)
+        return Place((f"{_TOP[stem]}.{ending}",), shape)
+    number, stem, ending = match.groups()
+    expert = _EXPERT.fullmatch(stem)
+    stored = names[f"mlp.experts.{expert[2]}" if expert else stem]
+    kind = fused.get(stored)
+    rows = part_rows(kind, spec, stem, shape[0])
+    if layout.neighbours and re.fullmatch(r"self_attn\.[qk]_proj", stem):
+        rows = _compose(rows, head_rows(neighbours_as_halves(spec.head_dim), shape[0]))
+    rows = reordered(spec, stem, shape[0], rows)
+    full = shape if kind is None else (fused_rows(kind, spec, shape[0]), *shape[1:])
+    entry = None
+    if expert and spec.experts is not None:
+        entry, full = int(expert[1]), (spec.experts.count, *full)
+    if spec.qk_norm_span == "each_head" and stem in ("self_attn.q_norm", "self_attn.k_norm"):
+        full = (shape[0] // spec.head_dim, spec.head_dim)
+    return Place((f"blk.{number}.{stored}.{ending}",), full, entry, rows=rows)
 
 
-def _gemma_attention_scalar(arch: str, config: Mapping[str, Any]) -> int:
-    # The files do not carry it; llama.cpp tells the 27B models, which alone differ, by their number of layers.
-    is_27b = config["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[arch]
-    return config["hidden_size"] // config["num_attention_heads"] if is_27b else config["head_dim"]
-
-
-def _rope_scaling(gguf: GGUFFile, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    kind = given.get("rope.scaling.type", "none")
-    if ROPE_FACTORS in gguf.tensors:
-        # Llama 3's scaling comes as one divisor a frequency, which is what LongRoPE's factors are.
-        factors = gguf.dequantize(ROPE_FACTORS).tolist()
-        return {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0}
-    if kind == "none":
-        return None
-    if kind != "linear":
-        raise ModelLoadError(f"{gguf.path}: rope.scaling.type {kind!r} is not supported; supported: none, linear")
-    return {"rope_type": "linear", "factor": given.get("rope.scaling.factor", 1.0)}
-
-
-def hf_tensor_name(name: str, model_type: str) -> str | None:
-    """The Hugging Face name of GGUF tensor `name`; None when it has none."""
-    layer_names = _GEMMA_LAYER_NAMES if model_type.startswith("gemma") else _LAYER_NAMES
-    if match := _LAYER_TENSOR.fullmatch(name):
-        layer, stem, ending = match.groups()
-        return f"model.layers.{layer}.{layer_names[stem]}.{ending}" if stem in layer_names else None
-    match = _TENSOR.fullmatch(name)
-    return f"{_NAMES[match[1]]}.{match[2]}" if match and match[1] in _NAMES else None
-
-
-def hf_rows(name: str, values: np.ndarray, config: Mapping[str, Any]) -> np.ndarray:
-    """`values` of GGUF tensor `name` with its rows in Hugging Face's order; shape unchanged.
-
-    llama.cpp rotates neighbouring elements of a llama head, Hugging Face the two halves: the converter interleaved the
-    rows of q and k, half by half, and this undoes it. Norms stay as they are: Gemma's come with the 1 already added.
-    """
-    if config["model_type"] != "llama" or not re.search(r"\.attn_[qk]\.", name):
-        return values
-    heads = config["num_attention_heads" if ".attn_q." in name else "num_key_value_heads"]
-    return values.reshape(heads, -1, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+def _compose(outer: np.ndarray | None, inner: np.ndarray) -> np.ndarray:
+    return inner if outer is None else outer[inner]

@@ -5,9 +5,23 @@ Does not know who owns a page (the engine's block pool does) nor which tokens a 
 
 from __future__ import annotations
 
+from collections.abc import Sized
+from typing import Protocol
+
 import torch
 
-from python_llm.runner.spec import DecoderSpec
+
+class PageShape(Protocol):
+    """What the pool needs to know of a model; a `DecoderSpec` is one."""
+
+    @property
+    def num_kv_heads(self) -> int: ...
+
+    @property
+    def head_dim(self) -> int: ...
+
+    @property
+    def layers(self) -> Sized: ...
 
 
 class KVCache:
@@ -20,11 +34,11 @@ class KVCache:
     Owner: the engine thread.
     """
 
-    def __init__(self, spec: DecoderSpec, num_blocks: int, block_size: int, device: torch.device | None = None) -> None:
+    def __init__(self, spec: PageShape, num_blocks: int, block_size: int, device: torch.device | None = None) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.kv_heads = spec.num_kv_heads
-        self._head_dim = spec.head_dim
+        self.head_dim = spec.head_dim
         self._sides = len(spec.layers) * 2
         shape = (num_blocks, len(spec.layers), 2, spec.num_kv_heads, block_size, spec.head_dim)
         self.pages = torch.empty(shape, dtype=torch.float32, device=device)
@@ -33,7 +47,7 @@ class KVCache:
         self._heads = torch.arange(spec.num_kv_heads)
 
     @staticmethod
-    def bytes_per_token(spec: DecoderSpec) -> int:
+    def bytes_per_token(spec: PageShape) -> int:
         """Bytes that one token takes over all layers."""
         return len(spec.layers) * 2 * spec.num_kv_heads * spec.head_dim * torch.float32.itemsize
 
@@ -50,15 +64,15 @@ class KVCache:
     def write(self, layer: int, token_index: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store `k` and `v`, float32 [n, kv_heads, head_dim], at the slots of `token_index`."""
         stride = self.kv_heads * self.block_size
-        self._tokens.index_copy_(0, token_index + 2 * layer * stride, k.reshape(-1, self._head_dim))
-        self._tokens.index_copy_(0, token_index + (2 * layer + 1) * stride, v.reshape(-1, self._head_dim))
+        self._tokens.index_copy_(0, token_index + 2 * layer * stride, k.reshape(-1, self.head_dim))
+        self._tokens.index_copy_(0, token_index + (2 * layer + 1) * stride, v.reshape(-1, self.head_dim))
 
     def gather(self, layer: int, head_page_index: torch.Tensor, groups: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the pages of `head_page_index`, made for `groups` rows of p blocks.
 
         Returns keys and values, each float32 [groups, kv_heads, p * block_size, head_dim]; the caller may change them.
         """
-        shape = (groups, self.kv_heads, -1, self._head_dim)
+        shape = (groups, self.kv_heads, -1, self.head_dim)
         k = self._head_pages.index_select(0, head_page_index + 2 * layer * self.kv_heads)
         v = self._head_pages.index_select(0, head_page_index + (2 * layer + 1) * self.kv_heads)
         return k.view(shape), v.view(shape)

@@ -6,8 +6,7 @@ Does not know how weights are computed with, requests or Triton.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,85 +15,110 @@ import torch
 from python_llm.errors import ModelLoadError
 from python_llm.model_files.gguf import GGUFFile
 from python_llm.model_files.locate import ModelFiles
-from python_llm.runner.gguf_names import ROPE_FACTORS, config_from_gguf, hf_rows, hf_tensor_name
+from python_llm.runner.gguf_config import config_from_gguf
+from python_llm.runner.gguf_names import NOT_WEIGHTS, gguf_places
+from python_llm.runner.hf_names import hf_places, stored_name
+from python_llm.runner.placement import Place, check_places
 from python_llm.runner.spec import DecoderSpec
 
-_WITHOUT_EFFECT = re.compile(r".*\.rotary_emb\.inv_freq|vision_tower\..*|multi_modal_projector\..*")
-"""Tensors of a checkpoint that its text decoder does not read: old Llama files store rope's frequencies."""
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
-Source = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
-"""By Hugging Face name: the shape, and how to read the tensor: GGUF tensors as float32, others in their stored type."""
+Source = dict[str, Callable[[], torch.Tensor]]
+"""By the decoder's name of a tensor, how to read it: those of a GGUF file as float32, others in their stored type."""
+_Stored = dict[str, tuple[tuple[int, ...], Callable[[int | None], torch.Tensor]]]
+"""By stored name: the shape, and how to read it or (a number given) one entry of its first axis."""
 
 
 def read_config(files: ModelFiles) -> dict[str, Any]:
     """The model's config in the form of config.json; for a GGUF file, the fields that we read."""
     if files.kind == "gguf":
-        return config_from_gguf(GGUFFile(files.path))
+        return config_from_gguf(files.gguf)
     path = files.path / "config.json"
     return _read_json(path)
 
 
-def open_weights(files: ModelFiles, config: Mapping[str, Any], spec: DecoderSpec) -> Source:
+def open_weights(files: ModelFiles, spec: DecoderSpec) -> Source:
     """The tensors of `spec.tensor_shapes()`, not yet read. Norms will come as float32 with their offset added.
 
     Raises ModelLoadError when a tensor is missing, has another shape, or is one that the decoder would not read.
     """
-    source = _gguf_source(GGUFFile(files.path), config) if files.kind == "gguf" else _folder_source(files.path, spec)
-    expected = spec.tensor_shapes()
-    missing = sorted(set(expected) - set(source))
-    if missing:
-        raise ModelLoadError(f"{files.path}: {_some(missing)} missing")
-    unknown = sorted(set(source) - set(expected))
-    if unknown:
-        raise ModelLoadError(f"{files.path}: {_some(unknown)} not part of model_type {spec.model_type!r}")
-    for name, shape in expected.items():
-        if source[name][0] != shape:
-            raise ModelLoadError(f"{files.path}: tensor {name} has shape {source[name][0]}, expected {shape}")
-    return source
+    if files.kind == "gguf":
+        stored, places = _gguf_tensors(files.gguf), checked_gguf_places(files.gguf, spec)
+        offset = 0.0
+    else:
+        stored, places = _folder_tensors(files.path, spec), hf_places(spec)
+        check_places(places, {name: shape for name, (shape, _) in stored.items()}, files.path, spec.model_type)
+        offset = spec.norm_offset
+    shapes = spec.tensor_shapes()
+    return {name: _reader(stored, place, shapes[name], name, offset) for name, place in places.items()}
 
 
-def load_weights(files: ModelFiles, config: Mapping[str, Any], spec: DecoderSpec) -> dict[str, torch.Tensor]:
+def load_weights(files: ModelFiles, spec: DecoderSpec) -> dict[str, torch.Tensor]:
     """All tensors, float32; see `open_weights`."""
-    return {name: read().float() for name, (_, read) in open_weights(files, config, spec).items()}
+    return {name: read().float() for name, read in open_weights(files, spec).items()}
 
 
-def _gguf_source(gguf: GGUFFile, config: Mapping[str, Any]) -> Source:
-    source: Source = {}
-    for name, tensor in gguf.tensors.items():
-        if name == ROPE_FACTORS:
-            continue
-        hf_name = hf_tensor_name(name, config["model_type"])
-
-        def read(name: str = name) -> torch.Tensor:
-            return torch.from_numpy(hf_rows(name, gguf.dequantize(name), config))
-
-        source[hf_name or name] = (tensor.shape, read)
-    return source
+def checked_gguf_places(gguf: GGUFFile, spec: DecoderSpec) -> dict[str, Place]:
+    """Where the tensors of `spec.tensor_shapes()` lie in a GGUF file. Raises ModelLoadError as `open_weights` does."""
+    places = gguf_places(spec, gguf.tensors)
+    shapes = {name: tensor.shape for name, tensor in gguf.tensors.items() if name not in NOT_WEIGHTS}
+    check_places(places, shapes, gguf.path, spec.model_type)
+    return places
 
 
-def _folder_source(folder: Path, spec: DecoderSpec) -> Source:
+def _reader(
+    stored: _Stored, place: Place, shape: tuple[int, ...], name: str, norm_offset: float
+) -> Callable[[], torch.Tensor]:
+    def read() -> torch.Tensor:
+        pieces = [stored[stored_as][1](place.entry) for stored_as in place.names]
+        values = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        if place.transposed:
+            values = values.T
+        if len(shape) == 1:
+            # Some vectors are stored as matrices of one row, or of a row for each head.
+            values = values.reshape(-1)
+        if place.rows is not None:
+            values = values[torch.from_numpy(place.rows)]
+        if norm_offset and name.endswith("norm.weight"):
+            values = values.float() + norm_offset
+        return values.contiguous()
+
+    return read
+
+
+def _gguf_tensors(gguf: GGUFFile) -> _Stored:
+    def reader(name: str) -> Callable[[int | None], torch.Tensor]:
+        return lambda entry: torch.from_numpy(gguf.dequantize(name, entry))
+
+    return {name: (tensor.shape, reader(name)) for name, tensor in gguf.tensors.items()}
+
+
+def _folder_tensors(folder: Path, spec: DecoderSpec) -> _Stored:
     from safetensors import SafetensorError, safe_open
 
-    source: Source = {}
+    stored: _Stored = {}
     for path in _safetensors_files(folder):
         try:
             file = safe_open(path, framework="pt")
         except (OSError, SafetensorError) as error:
             raise ModelLoadError(f"Cannot read {path}: {error}") from None
-        for stored_name in file.keys():  # noqa: SIM118 (not a dictionary)
-            name = _plain_name(stored_name)
-            if _WITHOUT_EFFECT.fullmatch(name) or (spec.tied_head and name == "lm_head.weight"):
+        for name in file.keys():  # noqa: SIM118 (not a dictionary)
+            known_as = stored_name(_plain_name(name), spec)
+            if known_as is None or known_as.startswith(_VISION):
                 continue
 
-            def read(file: Any = file, stored_name: str = stored_name, name: str = name, path: Path = path) -> Any:
-                values = file.get_tensor(stored_name)
+            def read(entry: int | None, file: Any = file, name: str = name, path: Path = path) -> torch.Tensor:
+                values: torch.Tensor = file.get_tensor(name) if entry is None else file.get_slice(name)[entry]
                 if values.dtype not in _DTYPES:
-                    raise ModelLoadError(f"{path}: tensor {stored_name} is {values.dtype}; supported: {_DTYPES}")
-                return values.float() + spec.norm_offset if name.endswith("norm.weight") else values
+                    raise ModelLoadError(f"{path}: tensor {name} is {values.dtype}; supported: {_DTYPES}")
+                return values
 
-            source[name] = (tuple(file.get_slice(stored_name).get_shape()), read)
-    return source
+            stored[known_as] = (tuple(file.get_slice(name).get_shape()), read)
+    return stored
+
+
+_VISION = ("vision_tower.", "multi_modal_projector.")
+"""Of Gemma 3 with vision: its text decoder does not read them."""
 
 
 def _plain_name(name: str) -> str:
@@ -129,8 +153,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelLoadError(f"{path} must hold a JSON object")
     return content
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"tensors {shown} are" if len(names) > 1 else f"tensor {shown} is"

@@ -39,14 +39,19 @@ def render_chat(
     schemas); `variables`: further names that the template reads, such as enable_thinking. InvalidRequestError when the
     model has no usable template, or the messages are malformed or refused by the template (with the template's words).
     """
-    if tokenizer.chat_template is None:
+    source = tokenizer.chat_template
+    if tools and tokenizer.tool_template is not None:
+        source = tokenizer.tool_template
+    if source is None and tokenizer.tool_template is not None:
+        raise InvalidRequestError("This model's only chat template is for messages with tools: send tools too.")
+    if source is None:
         raise InvalidRequestError("This model has no chat template, so it cannot take messages: send a text prompt.")
     variables = variables or {}
     if taken := sorted(_OURS & variables.keys()):
         raise InvalidRequestError(f"Template variables cannot be called {', '.join(taken)}.")
     checked, checked_tool_list = checked_messages(messages), checked_tools(tools)
     try:
-        template = _compiled(tokenizer.chat_template)
+        template = _compiled(source)
     except jinja2.TemplateError as error:
         raise InvalidRequestError(f"This model's chat template is not valid: {error}.") from None
     try:

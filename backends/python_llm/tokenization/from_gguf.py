@@ -54,8 +54,11 @@ def tokenizer_from_gguf(metadata: dict[str, Any]) -> Tokenizer:
         raise ModelLoadError(
             f"The GGUF file's tokenizer is of kind {model!r} (tokenizer.ggml.model); supported are 'gpt2' and 'llama'."
         )
-    backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in vocab.special])
-    backend.add_tokens([AddedToken(text, normalized=False) for text in vocab.user_defined])
+    strips = _tokens_that_strip(vocab, metadata)
+    backend.add_special_tokens(
+        [AddedToken(text, normalized=False, special=True, rstrip=text in strips) for text in vocab.special]
+    )
+    backend.add_tokens([AddedToken(text, normalized=False, rstrip=text in strips) for text in vocab.user_defined])
     # llama.cpp's defaults for files that leave the ids out.
     bos = vocab.special_id("bos", 1 if model == "llama" else None)
     eos = vocab.special_id("eos", 2 if model == "llama" else None)
@@ -69,10 +72,25 @@ def tokenizer_from_gguf(metadata: dict[str, Any]) -> Tokenizer:
         backend,
         eos_token_ids=vocab.end_ids(eos),
         bos_token_id=bos,
-        chat_template=metadata.get("tokenizer.chat_template"),
+        chat_template=_template(metadata, ""),
+        tool_template=_template(metadata, ".tool_use"),
         vocab_size=len(vocab.tokens),
         special_tokens={f"{name}_token": vocab.tokens[at] for name, at in named.items() if at is not None},
     )
+
+
+def _template(metadata: dict[str, Any], name: str) -> str | None:
+    """The nameless template is the default one; llama.cpp keeps the others beside it under their names."""
+    template = metadata.get(f"tokenizer.chat_template{name}")
+    if template is not None and not isinstance(template, str):
+        raise ModelLoadError(f"The GGUF file's tokenizer.chat_template{name} must be a text, not {template!r:.80}.")
+    return template
+
+
+def _tokens_that_strip(vocab: _Vocab, metadata: dict[str, Any]) -> set[str]:
+    """Tokens that swallow the whitespace behind them. Files do not say so; llama.cpp knows it of Phi-3 by its name."""
+    is_phi3 = metadata.get("general.architecture") == "phi3" and metadata.get(_KEY + "model") == "llama"
+    return {*vocab.special, *vocab.user_defined} - {"<unk>", "<s>", "<|endoftext|>"} if is_phi3 else set()
 
 
 class _Vocab:

@@ -30,13 +30,15 @@ def tokenizer_from_folder(folder: Path) -> Tokenizer:
         backend, named = _through_transformers(folder)
     model_config = _read_json(folder / "config.json")
     bos = named.get("bos_token")
+    chat_template, tool_template = _chat_templates(folder, config)
     return Tokenizer(
         backend,
         eos_token_ids=_eos_ids(folder, model_config, backend, named),
         bos_token_id=next(iter(_ids(model_config.get("bos_token_id"))), None)
         if bos is None
         else backend.token_to_id(bos),
-        chat_template=_chat_template(folder, config),
+        chat_template=chat_template,
+        tool_template=tool_template,
         special_tokens=named,
     )
 
@@ -109,16 +111,27 @@ def _ids(value: Any) -> list[int]:
     return found
 
 
-def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
-    jinja = folder / "chat_template.jinja"
-    if jinja.is_file():
-        try:
-            return jinja.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise ModelLoadError(f"Cannot read {jinja}: {error}.") from None
-    template = _read_json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
-    if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    if template is not None and not isinstance(template, str):
+def _chat_templates(folder: Path, config: dict[str, Any]) -> tuple[str | None, str | None]:
+    """The default template, and the one for messages with tools where the model has one of its own."""
+    default = _read_text(folder / "chat_template.jinja")
+    tools = _read_text(folder / "additional_chat_templates" / "tool_use.jinja")
+    if default is not None or tools is not None:
+        return default, tools
+    given = _read_json(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
+    named = {"default": given}
+    if isinstance(given, list):
+        named = {str(entry.get("name")): entry.get("template") for entry in given if isinstance(entry, dict)}
+    found = named.get("default"), named.get("tool_use")
+    if not all(template is None or isinstance(template, str) for template in found):
         raise ModelLoadError(f"{folder}: chat_template must be a string or a list of named templates.")
-    return template
+    return found
+
+
+def _read_text(path: Path) -> str | None:
+    """None when there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"Cannot read {path}: {error}.") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from python_llm.model_files.gguf import GGUFFile
 from python_llm.model_files.locate import ModelFiles
 from python_llm.tokenization.from_gguf import tokenizer_from_gguf
 from python_llm.tokenization.from_hf import tokenizer_from_folder
@@ -12,5 +11,5 @@ from python_llm.tokenization.tokenizer import Tokenizer
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer inside a GGUF file or a Hugging Face folder; ModelLoadError when there is none we can serve."""
     if files.kind == "gguf":
-        return tokenizer_from_gguf(GGUFFile(files.path).metadata)
+        return tokenizer_from_gguf(files.gguf.metadata)
     return tokenizer_from_folder(files.path)

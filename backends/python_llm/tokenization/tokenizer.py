@@ -24,6 +24,7 @@ class Tokenizer:
         eos_token_ids: Iterable[int],
         bos_token_id: int | None,
         chat_template: str | None,
+        tool_template: str | None = None,
         special_tokens: Mapping[str, str] | None = None,
         vocab_size: int | None = None,
     ) -> None:
@@ -53,6 +54,8 @@ class Tokenizer:
         """Tokens that are no part of the text; includes BOS and EOS."""
         self.chat_template = chat_template
         """Jinja source, or None for a model that was not trained to chat."""
+        self.tool_template = tool_template
+        """Jinja source in place of `chat_template` for messages with tools, where the model has one of its own."""
         self.special_tokens: Mapping[str, str] = dict(special_tokens or {})
 
     @functools.cached_property

@@ -8,16 +8,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
 from python_llm.model_files.gguf import GGUFFile, GGUFTensor
-from python_llm.runner.gguf_names import ROPE_FACTORS, hf_rows, hf_tensor_name
 from python_llm.runner.kernels.gguf_blocks import FloatRows, Format, IntegerRows, PackedRows, can_unpack, unpack
 from python_llm.runner.kernels.native_decoder import Weights, to_float32
 from python_llm.runner.kernels.quantize import to_format
+from python_llm.runner.placement import Place
 from python_llm.runner.spec import DecoderSpec
 
 AS_STORED = "auto"
@@ -25,22 +24,22 @@ _EMBEDDING = "model.embed_tokens"
 _HEAD = "lm_head"
 
 
-def gguf_weights(gguf: GGUFFile, config: Mapping[str, Any], spec: DecoderSpec, weight_format: str) -> Weights:
-    """The weights of a GGUF file whose tensors have been checked against `spec`."""
+def gguf_weights(gguf: GGUFFile, places: Mapping[str, Place], spec: DecoderSpec, weight_format: str) -> Weights:
+    """The weights of a GGUF file; `places`: where the tensors of `spec` lie in it, checked against its directory."""
     matrices: dict[str, Callable[[], PackedRows]] = {}
     vectors: dict[str, np.ndarray] = {}
-    for name, tensor in gguf.tensors.items():
-        if name == ROPE_FACTORS:
-            continue
-        hf_name = hf_tensor_name(name, config["model_type"]) or name
-        if len(tensor.shape) == 1:
-            vectors[hf_name] = np.ascontiguousarray(hf_rows(name, gguf.dequantize(name), config), dtype=np.float32)
+    for name, shape in spec.tensor_shapes().items():
+        place = places[name]
+        (stored,) = place.names
+        if len(shape) == 1:
+            values = gguf.dequantize(stored, place.entry).reshape(-1)
+            vectors[name] = values if place.rows is None else values[place.rows]
         else:
 
-            def read(tensor: GGUFTensor = tensor) -> PackedRows:
-                return _converted(_gguf_rows(gguf, tensor, config), weight_format)
+            def read(stored: str = stored, place: Place = place) -> PackedRows:
+                return _converted(_gguf_rows(gguf, gguf.tensors[stored], place), weight_format)
 
-            matrices[hf_name.removesuffix(".weight")] = read
+            matrices[name.removesuffix(".weight")] = read
     if spec.tied_head:
         matrices[_HEAD] = matrices[_EMBEDDING]
     return Weights(matrices, vectors, _gguf_embedding(gguf, gguf.tensors["token_embd.weight"]))
@@ -76,19 +75,22 @@ def _gguf_embedding(gguf: GGUFFile, tensor: GGUFTensor) -> Callable[[np.ndarray]
     return embed
 
 
-def _gguf_rows(gguf: GGUFFile, tensor: GGUFTensor, config: Mapping[str, Any]) -> PackedRows:
-    def ordered(values: np.ndarray) -> np.ndarray:
-        return np.ascontiguousarray(hf_rows(tensor.name, values, config))
+def _gguf_rows(gguf: GGUFFile, tensor: GGUFTensor, place: Place) -> PackedRows:
+    def chosen(values: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(values if place.rows is None else values[place.rows])
 
     if not can_unpack(tensor.type_name):
         # Types without a kernel of their own (the 2- and 3-bit ones) are kept as float16, several times their size.
-        return FloatRows(Format.FLOAT16, ordered(gguf.dequantize(tensor.name).astype(np.float16)))
-    n, k = tensor.shape
-    rows = unpack(tensor.type_name, gguf.raw(tensor.name), (n, k))
+        return FloatRows(Format.FLOAT16, chosen(gguf.dequantize(tensor.name, place.entry).astype(np.float16)))
+    n, k = tensor.shape[-2:]
+    raw = gguf.raw(tensor.name)
+    if place.entry is not None:
+        raw = raw.reshape(tensor.shape[0], -1)[place.entry]
+    rows = unpack(tensor.type_name, raw, (n, k))
     if isinstance(rows, FloatRows):
-        return dataclasses.replace(rows, values=ordered(rows.values))
-    m = None if rows.m is None else ordered(rows.m)
-    return dataclasses.replace(rows, q=ordered(rows.q), d=ordered(rows.d), m=m)
+        return dataclasses.replace(rows, values=chosen(rows.values))
+    m = None if rows.m is None else chosen(rows.m)
+    return dataclasses.replace(rows, q=chosen(rows.q), d=chosen(rows.d), m=m)
 
 
 def _float_rows(tensor: torch.Tensor) -> FloatRows:
