@@ -10,8 +10,8 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from python_llm.errors import (
     UnavailableError,
 )
 from python_llm.triton_io.reply import Batch, Reply
-from python_llm.triton_io.text_response import TextResponder
 
 _NUM_SENDERS = 4
 _SWEEP_INTERVAL_S = 0.02
@@ -41,6 +40,21 @@ def read_parameters(triton_request: Any) -> dict[str, Any]:
     """The request parameters: some versions of Triton give them as a JSON text."""
     parameters = triton_request.parameters()
     return dict(json.loads(parameters) if isinstance(parameters, str) else parameters)
+
+
+def response_of(outputs: Mapping[str, np.ndarray]) -> Any:
+    import triton_python_backend_utils as pb_utils
+
+    tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
+    return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def error_response(error: Exception) -> Any:
+    """A response that says `error`, under the code of its class."""
+    import triton_python_backend_utils as pb_utils
+
+    triton_error = pb_utils.TritonError(str(error), _code(error))
+    return pb_utils.InferenceResponse(output_tensors=[], error=triton_error)
 
 
 def log_error(message: str) -> None:
@@ -69,12 +83,10 @@ class Responder:
             return not self._is_finished and bool(self._sender.is_cancelled())
 
     def send_outputs(self, outputs: Mapping[str, np.ndarray], *, is_last: bool) -> None:
-        import triton_python_backend_utils as pb_utils
 
         if self._is_finished:
             return
-        tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
-        response = pb_utils.InferenceResponse(output_tensors=tensors)
+        response = response_of(outputs)
         if is_last and _num_bytes(outputs) > _LARGE_RESPONSE:
             # Shared memory may not suffice, and Triton closes its sender with the final flag even if sending then
             # fails: no error could be sent any more, and the client would wait for ever.
@@ -84,12 +96,10 @@ class Responder:
 
     def send_error(self, error: Exception) -> None:
         """Ends the request with `error`, under the code of its class."""
-        import triton_python_backend_utils as pb_utils
 
         if self._is_finished:
             return
-        triton_error = pb_utils.TritonError(str(error), _code(error))
-        self._send(pb_utils.InferenceResponse(output_tensors=[], error=triton_error), is_last=True)
+        self._send(error_response(error), is_last=True)
 
     def _send(self, response: Any, is_last: bool) -> None:
         import triton_python_backend_utils as pb_utils
@@ -124,19 +134,33 @@ def _code(error: Exception) -> int:
     return codes.INTERNAL
 
 
-class Delivery:
-    """One user request on its way back: the reply that gathers, the responder that words it, the sender."""
+class Face(Protocol):
+    """Words the responses of one user request."""
 
-    def __init__(self, reply: Reply, text: TextResponder, responder: Responder) -> None:
+    def outputs(self, batch: Batch) -> Mapping[str, np.ndarray]:
+        """Output name -> array; empty, before the last batch: nothing to send now."""
+        ...
+
+
+class Delivery:
+    """One user request on its way back: the reply that gathers, the face that words it, the sender."""
+
+    def __init__(self, reply: Reply, face: Face, responder: Responder, on_end: Callable[[], None]) -> None:
+        """`on_end` is called once, when the last response has been handed over."""
         self.reply = reply
         self.responder = responder
-        self._text = text
+        self._face = face
+        self._on_end = on_end
 
     def send(self, batch: Batch) -> None:
-        if batch.error is not None:
-            self.responder.send_error(batch.error)
-        else:
-            self.responder.send_outputs(self._text.outputs(batch), is_last=batch.is_last)
+        try:
+            if batch.error is not None:
+                self.responder.send_error(batch.error)
+            elif (outputs := self._face.outputs(batch)) or batch.is_last:
+                self.responder.send_outputs(outputs, is_last=batch.is_last)
+        finally:
+            if batch.is_last:
+                self._on_end()
 
 
 class SenderPool:

@@ -23,6 +23,8 @@ class SequenceDelta:
     tokens: list[SampledToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     """Set from the response that ends the sequence on."""
+    num_cut: int = 0
+    """How many of the tokens lie wholly beyond the end of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,10 @@ class Reply:
         stream: bool,
         interval: int,
         wake: Callable[[], None],
-        cancel: Callable[[list[Request]], None],
+        cancel: Callable[..., None],
     ) -> None:
         """`interval`: least number of new tokens in a streamed response. `wake` asks for a sender; never more than one
-        serves a reply at a time. `cancel` ends sequences in the engine."""
+        serves a reply at a time. `cancel` ends sequences in the engine; it is given them and perhaps a reason."""
         self.requests: list[Request] = []
         """Set by whoever submits them, before they are submitted; empty again when the last response has been taken."""
         self._stream = stream
@@ -84,6 +86,7 @@ class Reply:
             delta.text += output.text
             delta.tokens.extend(output.tokens)
             delta.finish_reason = output.finish_reason
+            delta.num_cut = output.num_cut
             # Text can be released before the token it belongs to is, when the token ends in a held-back part.
             self._news += max(len(output.tokens), 1 if output.text else 0)
             self._num_open -= output.is_last
@@ -97,9 +100,12 @@ class Reply:
         if siblings:
             self._cancel(siblings)
 
-    def cancel(self) -> None:
-        """End all sequences: nobody waits for them. Their outputs still arrive here, as cancelled. Any thread."""
-        self._cancel(self.requests)
+    def cancel(self, *reason: str) -> None:
+        """End all sequences: nobody waits for them. Their outputs still arrive here, as cancelled. Any thread.
+
+        `reason`: what the client is told, if not that it cancelled.
+        """
+        self._cancel(self.requests, *reason)
 
     def take(self) -> Batch | None:
         """What to send now; None when there is nothing: the sender is then done until the next wake-up."""

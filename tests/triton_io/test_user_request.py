@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from python_llm.errors import InvalidRequestError
 from python_llm.triton_io.io_spec import INPUTS, REFUSED_INPUTS
-from python_llm.triton_io.text_request import TextRequest, read_text_request
+from python_llm.triton_io.user_request import UserRequest, read_request
 from toy_tokenizer import EOS_ID, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
@@ -28,8 +28,8 @@ def flag(value: bool) -> np.ndarray:
     return np.array([value])
 
 
-def read(tensors: dict[str, np.ndarray], parameters: dict[str, Any] | None = None, timeout_us: int = 0) -> TextRequest:
-    return read_text_request(
+def read(tensors: dict[str, np.ndarray], parameters: dict[str, Any] | None = None, timeout_us: int = 0) -> UserRequest:
+    return read_request(
         tensors, parameters or {}, timeout_us, TOKENIZER, TOKENIZER.vocab_size, max_model_len=MAX_MODEL_LEN
     )
 
