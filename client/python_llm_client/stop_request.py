@@ -6,16 +6,10 @@ the request asked for, nor its stream.
 
 from __future__ import annotations
 
-import contextlib
 import queue
 
 import numpy as np
 import tritonclient.grpc as triton
-
-
-def takes_stop_requests(connection: triton.InferenceServerClient, model: str) -> bool:
-    """Whether `model` can be told to stop a request. Raises InferenceServerException when the server does not answer."""
-    return _stop_shape(connection, model) is not None
 
 
 def stop_generation(url: str, model: str, request_id: str, *, timeout: float = 5.0) -> bool:
@@ -28,9 +22,10 @@ def stop_generation(url: str, model: str, request_id: str, *, timeout: float = 5
     if not request_id:
         raise ValueError("the request had no id, so it cannot be stopped")
     answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
-    with contextlib.suppress(triton.InferenceServerException, queue.Empty):
+    try:
         with triton.InferenceServerClient(url) as connection:
-            shape = _stop_shape(connection, model, timeout)
+            metadata = connection.get_model_metadata(model, client_timeout=timeout)
+            shape = next((list(tensor.shape) for tensor in metadata.inputs if tensor.name == "stop"), None)
             if shape is None:
                 return False
             stop = triton.InferInput("stop", shape, "BOOL")
@@ -41,11 +36,5 @@ def stop_generation(url: str, model: str, request_id: str, *, timeout: float = 5
                 return answers.get(timeout=timeout) is None
             finally:
                 connection.stop_stream()
-    return False
-
-
-def _stop_shape(
-    connection: triton.InferenceServerClient, model: str, timeout: float | None = None
-) -> list[int] | None:
-    metadata = connection.get_model_metadata(model, client_timeout=timeout)
-    return next((list(tensor.shape) for tensor in metadata.inputs if tensor.name == "stop"), None)
+    except (triton.InferenceServerException, queue.Empty):
+        return False

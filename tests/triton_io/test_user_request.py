@@ -96,6 +96,7 @@ def test_bad_words_are_tokenised() -> None:
     assert set(asked.params.bad_words_token_ids) == {tuple(b"no"), tuple(b" no")}
 
 
+NUMBERS = {"TYPE_INT32": "int32", "TYPE_FP32": "float32", "TYPE_UINT64": "uint64"}
 PROMPT = {"text_input": text("a")}
 WRONG: list[tuple[dict[str, np.ndarray], dict[str, Any], str]] = [
     ({}, {}, "exactly one of the inputs text_input, messages, input_ids is expected, none came"),
@@ -161,8 +162,9 @@ def test_nonsense_is_the_users_error_and_nothing_else(values: dict[str, bytes], 
     for name, value in values.items():
         if kinds[name] == "TYPE_BOOL":
             tensors[name] = flag(bool(value))
-        elif kinds[name] == "TYPE_INT32":
-            tensors[name] = np.frombuffer(value[: len(value) // 4 * 4], dtype=np.int32)
+        elif kinds[name] in NUMBERS:
+            kind = np.dtype(NUMBERS[kinds[name]])
+            tensors[name] = np.frombuffer(value[: len(value) // kind.itemsize * kind.itemsize], dtype=kind)
         else:
             tensors[name] = text(value)
     try:
