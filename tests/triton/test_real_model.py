@@ -8,10 +8,11 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from asking import ask, generate_stream, is_idle, text_of, wait_until
+from asking import ask, batched, generate_stream, is_idle, text_of, wait_until
 from python_llm_client.local_server import LocalServer
 from server import running_server
 
@@ -24,9 +25,10 @@ NEAR_TIE = 1e-3
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
-    """The repository as it ships, with float32 weights: only then must the tokens equal transformers'."""
+    """The repositories as they ship, with float32 weights: only then must the tokens equal transformers'."""
     settings = {"smollm2": {"weight_format": "float32", "kv_cache_memory_mib": "512"}}
-    with running_server(ROOT / "model_repository", models=["smollm2"], settings=settings) as running:
+    folders = (ROOT / "model_repository", ROOT / "ensembles")
+    with running_server(*folders, models=["smollm2_ensemble"], settings=settings) as running:
         yield running
 
 
@@ -48,6 +50,32 @@ def test_greedy_tokens_are_those_of_transformers(server: LocalServer) -> None:
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(check, GOLDEN))
+
+
+def test_the_ensembles_text_is_the_text_faces(server: LocalServer) -> None:
+    """Streamed, whole and over SSE: for every golden prompt, and in conversation."""
+
+    def check(entry: dict[str, Any]) -> None:
+        count = len(entry["output"])
+        parameters = {"max_tokens": count, "temperature": 0, "ignore_eos": True}
+        expected = text_of(
+            ask(server, "smollm2", text_input=entry["text"], stream=True, sampling_parameters=parameters)
+        )
+        asked = {"text_input": entry["text"], "max_tokens": count, "end_id": -1}
+        for stream in (True, False):
+            responses = ask(server, "smollm2_ensemble", inputs=batched(stream=stream, **asked))
+            assert text_of(responses) == expected, entry["text"][:60]
+        events = generate_stream(server, "smollm2_ensemble", stream=True, **asked)
+        assert "".join(event["text_output"] for event in events) == expected, entry["text"][:60]
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(check, GOLDEN))
+    messages = [{"role": "user", "content": "Say something in Chinese, with an emoji."}]
+    sampling = {"max_tokens": 48, "temperature": 0.9, "seed": 4}
+    for stop in ([], [" a", "."]):
+        expected = text_of(ask(server, "smollm2", messages=messages, sampling_parameters={**sampling, "stop": stop}))
+        inputs = batched(messages=json.dumps(messages), stop_words=[*stop, ""], stream=True, **sampling)
+        assert text_of(ask(server, "smollm2_ensemble", inputs=inputs)) == expected
 
 
 def test_64_streams_at_once_give_the_texts_of_one_by_one(server: LocalServer) -> None:
