@@ -63,8 +63,7 @@ class TritonPythonModel:
 
     def finalize(self) -> None:
         """Called when Triton has no request of this model in flight, or after its exit timeout."""
-        if isinstance(self._model, LanguageModel):
-            self._model.stop()
+        self._model.stop()
 
 
 @contextlib.contextmanager
@@ -114,22 +113,24 @@ class LanguageModel:
             try:
                 self._accept(triton_request, responder)
             except RequestError as error:
-                responder.send_error(error)
+                self._refusals.send(responder, error)
             except Exception as error:
-                self._log_error(f"a request could not be taken in: {type(error).__name__}: {error}")
-                responder.send_error(EngineError(f"the request could not be taken in: {type(error).__name__}: {error}"))
+                message = f"the request could not be taken in: {type(error).__name__}: {error}"
+                self._log_error(message)
+                self._refusals.send(responder, EngineError(message))
 
     def stop(self) -> None:
         self._engine.drain(_DRAIN_TIMEOUT_S)
         self._engine.stop()
         self._senders.stop()
+        self._refusals.stop()
         self._sweeper.stop()
         self._metrics.stop()
 
     def _start(self, settings: ModelSettings, folder: Path) -> None:
         from python_llm.engine.engine import Engine
         from python_llm.loading import runner_of, tokenizer_of
-        from python_llm.triton_io.bridge import Responder, SenderPool, Sweeper, log_error, log_warning
+        from python_llm.triton_io.bridge import Refusals, Responder, SenderPool, Sweeper, log_error, log_warning
         from python_llm.triton_io.running_requests import RunningRequests
 
         self._settings = settings
@@ -148,9 +149,11 @@ class LanguageModel:
         )
         self._running = RunningRequests()
         self._senders = SenderPool()
+        self._refusals = Refusals()
         self._sweeper = Sweeper()
         self._engine.start()
         self._senders.start()
+        self._refusals.start()
         self._sweeper.start()
 
     def _publish_metrics(self, args: dict[str, str]) -> None:

@@ -294,8 +294,8 @@ BAD_TOKENS: list[tuple[list[grpcclient.InferInput], str]] = [
 @pytest.mark.parametrize(("more", "message"), BAD_TOKENS)
 def test_what_is_not_served_is_refused(server: LocalServer, more: list[grpcclient.InferInput], message: str) -> None:
     inputs = tensors(input_ids=[1, 2], request_output_len=[2])
-    (refused,) = ask(server, "tiny", inputs=[*inputs, *more], codes=True)
-    assert message in str(refused.error) and "INVALID_ARG" in str(refused.error)
+    (refused,) = ask(server, "tiny", inputs=[*inputs, *more])
+    assert message in str(refused.error)
 
 
 def test_malformed_requests_harm_no_other(server: LocalServer) -> None:
@@ -337,8 +337,7 @@ def running(server: LocalServer, model: str, request_id: str, **values: Any) -> 
     """An endless request of an ensemble, and the queue of what comes back: results and errors."""
     arrived: queue.Queue[Any] = queue.Queue()
     with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        headers = {"triton_grpc_error": "true"}
-        client.start_stream(lambda result, error: arrived.put(error or result), headers=headers)
+        client.start_stream(lambda result, error: arrived.put(error or result))
         inputs = batched(text_input=PROMPT, **FOREVER, **values)
         client.async_stream_infer(model, inputs, request_id=request_id)
         yield arrived
@@ -365,12 +364,12 @@ def test_a_stop_request_ends_the_request_with_its_id(server: LocalServer, stream
     ):
         wait_until(lambda: metric(server, "vllm:num_requests_running", "tiny") == 2)
         assert stop_generation(url, "tiny_ensemble", "mine")
-        assert "CANCELLED" in str(error := last_of(mine)) and "stopped by a stop request" in str(error)
+        assert "stopped by a stop request" in str(last_of(mine))
         wait_until(lambda: metric(server, "vllm:num_requests_running", "tiny") == 1)
         # The language model itself takes it too.
         (answer,) = ask(server, "tiny", inputs=tensors(stop=True), request_id="theirs")
         assert answer.error is None
-        assert "CANCELLED" in str(last_of(theirs))
+        assert "stopped by" in str(last_of(theirs))
     wait_until(lambda: is_idle(server, "tiny"))
     assert stop_generation(url, "tiny_ensemble", "mine"), "it has ended: nothing to stop is no error"
 
@@ -380,10 +379,10 @@ def test_a_stop_request_reaches_what_waits(server: LocalServer) -> None:
     with running(server, "narrow_ensemble", "first") as first, running(server, "narrow_ensemble", "second") as second:
         wait_until(lambda: metric(server, "vllm:num_requests_waiting", "narrow") == 1)
         assert stop_generation(url, "narrow_ensemble", "second")
-        assert "CANCELLED" in str(last_of(second))
+        assert "stopped by" in str(last_of(second))
         assert is_running(server, "narrow")
         assert stop_generation(url, "narrow_ensemble", "first")
-        assert "CANCELLED" in str(last_of(first))
+        assert "stopped by" in str(last_of(first))
     wait_until(lambda: is_idle(server, "narrow"))
 
 
@@ -402,36 +401,39 @@ def test_over_http_too(server: LocalServer) -> None:
 
 def test_a_stop_request_must_say_which(server: LocalServer) -> None:
     for model, inputs in (("tiny", tensors(stop=True)), ("tiny_ensemble", batched(stop=True))):
-        (refused,) = ask(server, model, inputs=inputs, codes=True)
-        assert "INVALID_ARG" in str(refused.error) and "must carry the request id" in str(refused.error)
+        (refused,) = ask(server, model, inputs=inputs)
+        assert "must carry the request id" in str(refused.error)
     with pytest.raises(ValueError, match="no id"):
         stop_generation(f"127.0.0.1:{server.grpc_port}", "tiny_ensemble", "")
     assert not stop_generation(f"127.0.0.1:{server.grpc_port}", "nobody", "x", timeout=2)
 
 
-def test_codes_come_through_the_ensemble(server: LocalServer) -> None:
-    (refused,) = ask(server, "tiny_ensemble", inputs=batched(text_input=PROMPT, top_p=7.0), codes=True)
-    assert "INVALID_ARGUMENT" in str(refused.error) and "top_p must be" in str(refused.error)
+def test_limits_are_said_through_the_ensemble(server: LocalServer) -> None:
     with contextlib.ExitStack() as stack:
         streams = [stack.enter_context(running(server, "narrow_ensemble", f"full {i}")) for i in range(3)]
         wait_until(lambda: metric(server, "vllm:num_requests_waiting", "narrow") == 2)
-        (full,) = ask(server, "narrow_ensemble", inputs=batched(text_input=PROMPT), codes=True)
-        assert "UNAVAILABLE" in str(full.error) and "the limit is 3" in str(full.error)
+        (full,) = by_ensemble(server, "narrow", text_input=PROMPT)
+        assert "the limit is 3" in str(full.error)
         for i, arrived in enumerate(streams):
             assert stop_generation(f"127.0.0.1:{server.grpc_port}", "narrow_ensemble", f"full {i}")
-            assert "CANCELLED" in str(last_of(arrived))
+            assert "stopped by" in str(last_of(arrived))
     (late,) = ask(server, "hasty_ensemble", inputs=batched(text_input=PROMPT, **FOREVER), codes=True)
     assert "UNAVAILABLE" in str(late.error) and "deadline exceeded" in str(late.error)
-    own = ask(server, "tiny_ensemble", inputs=batched(text_input=PROMPT, **FOREVER), timeout_us=200_000, codes=True)
+    own = ask(server, "tiny_ensemble", inputs=batched(text_input=PROMPT, **FOREVER), timeout_us=200_000)
     assert "deadline exceeded" in str(own[-1].error)
     wait_until(lambda: is_idle(server, "tiny"))
 
 
-def test_refusals_by_the_first_step_do_not_bring_the_server_down(server: LocalServer) -> None:
-    """With a tokenizer that is not decoupled, one in a few crashes tritonserver when the client asks for codes."""
-    for _ in range(40):
-        (refused,) = ask(server, "tiny_ensemble", inputs=batched(text_input=b"\xff"), codes=True)
-        assert "INVALID_ARGUMENT" in str(refused.error) and "not valid UTF-8" in str(refused.error)
+def test_refusals_keep_their_codes_and_leave_the_server_alive(server: LocalServer) -> None:
+    """An error that comes too early crashes tritonserver after about 40 when the client asks for codes."""
+    for _ in range(60):
+        (refused,) = ask(server, "tiny", inputs=tensors(text_input=""), codes=True)
+        assert "INVALID_ARGUMENT" in str(refused.error) and "prompt is empty" in str(refused.error)
+    for values, message in (({"text_input": b"\xff"}, "not valid UTF-8"), ({"text_input": "a", "top_p": 7.0}, "top_p")):
+        for _ in range(10):
+            (refused,) = ask(server, "tiny_ensemble", inputs=batched(**values), codes=True)
+            assert "INVALID_ARGUMENT" in str(refused.error) and message in str(refused.error)
+            assert "in ensemble 'tiny_ensemble'" in str(refused.error)
 
 
 def test_clients_that_leave_and_say_so_leave_nothing_behind(server: LocalServer) -> None:

@@ -25,6 +25,7 @@ from python_llm.triton_io.reply import Batch, Reply
 
 _NUM_SENDERS = 4
 _SWEEP_INTERVAL_S = 0.02
+_REFUSAL_DELAY_S = 0.01
 _SWEEP_SHARE = 0.05
 """Largest share of a core that the sweeper may take."""
 _LARGE_RESPONSE = 64 << 10
@@ -132,6 +133,38 @@ def _code(error: Exception) -> int:
     if isinstance(error, CancelledError):
         return codes.CANCELLED
     return codes.INTERNAL
+
+
+class Refusals:
+    """Answers requests that were refused at once: a moment later, from a thread of its own.
+
+    An error that Triton 2.51 gets while it still hands the request over can crash it, if the client is a gRPC stream
+    that asks for error codes (`triton_grpc_error`): 1 in about 40 did, none of 1600 that came 2 ms later.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[float, Responder, RequestError] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="refusals", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, responder: Responder, error: RequestError) -> None:
+        self._queue.put((time.monotonic() + _REFUSAL_DELAY_S, responder, error))
+
+    def stop(self) -> None:
+        """Send what is still queued, then end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            due, responder, error = item
+            time.sleep(max(0.0, due - time.monotonic()))
+            try:
+                responder.send_error(error)
+            except Exception as second:
+                log_error(f"an error could not be sent: {type(second).__name__}: {second}")
 
 
 class Face(Protocol):

@@ -166,7 +166,7 @@ class ModelIO:
 
 MODEL_IO = {
     "llm": ModelIO(INPUTS, OUTPUTS, decoupled=True),
-    # It answers once, but an error of a first step that is not decoupled can crash the server (docs/token-face.md).
+    # It answers once, but an error of a first step that is not decoupled can crash the server (docs/decisions.md).
     "tokenizer": ModelIO(TOKENIZER_INPUTS, TOKENIZER_OUTPUTS, decoupled=True),
     "detokenizer": ModelIO(DETOKENIZER_INPUTS, DETOKENIZER_OUTPUTS, decoupled=False),
 }
