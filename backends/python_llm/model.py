@@ -113,24 +113,24 @@ class LanguageModel:
             try:
                 self._accept(triton_request, responder)
             except RequestError as error:
-                self._refusals.send(responder, error)
+                self._errors.send(responder, error)
             except Exception as error:
                 message = f"the request could not be taken in: {type(error).__name__}: {error}"
                 self._log_error(message)
-                self._refusals.send(responder, EngineError(message))
+                self._errors.send(responder, EngineError(message))
 
     def stop(self) -> None:
         self._engine.drain(_DRAIN_TIMEOUT_S)
         self._engine.stop()
         self._senders.stop()
-        self._refusals.stop()
+        self._errors.stop()
         self._sweeper.stop()
         self._metrics.stop()
 
     def _start(self, settings: ModelSettings, folder: Path) -> None:
         from python_llm.engine.engine import Engine
         from python_llm.loading import runner_of, tokenizer_of
-        from python_llm.triton_io.bridge import Refusals, Responder, SenderPool, Sweeper, log_error, log_warning
+        from python_llm.triton_io.bridge import ErrorSender, Responder, SenderPool, Sweeper, log_error, log_warning
         from python_llm.triton_io.running_requests import RunningRequests
 
         self._settings = settings
@@ -149,11 +149,11 @@ class LanguageModel:
         )
         self._running = RunningRequests()
         self._senders = SenderPool()
-        self._refusals = Refusals()
+        self._errors = ErrorSender()
         self._sweeper = Sweeper()
         self._engine.start()
         self._senders.start()
-        self._refusals.start()
+        self._errors.start()
         self._sweeper.start()
 
     def _publish_metrics(self, args: dict[str, str]) -> None:
@@ -202,7 +202,7 @@ class LanguageModel:
             else TokenResponder(asked, asked.tokens, requests, self._tokenizer)
         )
         running = self._running
-        delivery = Delivery(reply, face, responder, on_end=lambda: running.remove(request_id, reply))
+        delivery = Delivery(reply, face, responder, self._errors, on_end=lambda: running.remove(request_id, reply))
         reply.requests = requests
         running.add(request_id, reply)
         try:

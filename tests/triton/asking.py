@@ -98,12 +98,12 @@ def ask(
         )
         while not responses or not (responses[-1].is_final or responses[-1].error):
             result, error = arrived.get(timeout=wait_s)
-            responses.append(Response(error=str(error)) if error is not None else _response(result))
+            responses.append(Response(error=str(error)) if error is not None else response_of(result))
         client.stop_stream()
     return responses
 
 
-def _response(result: grpcclient.InferResult) -> Response:
+def response_of(result: grpcclient.InferResult) -> Response:
     message = result.get_response()
     outputs = {}
     for output in message.outputs:

@@ -26,6 +26,8 @@ _arrivals = itertools.count()
 class FinishReason(str, enum.Enum):
     STOP = "stop"
     LENGTH = "length"
+    CANCELLED = "cancelled"
+    """A stop request ended it: what there is has been given."""
 
 
 class RequestState(enum.Enum):

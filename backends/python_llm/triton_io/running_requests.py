@@ -11,8 +11,6 @@ import threading
 from python_llm.errors import InvalidRequestError
 from python_llm.triton_io.reply import Reply
 
-_REASON = "the request was stopped by a stop request with its id"
-
 
 class RunningRequests:
     """Any thread may call; never blocks for long. An id may be that of several requests."""
@@ -34,7 +32,7 @@ class RunningRequests:
                 self._by_id[request_id] = replies
 
     def stop(self, request_id: str) -> None:
-        """Cancel every request under way with this id; none is no error, it may just have ended.
+        """Stop every request under way with this id; none is no error, it may just have ended.
 
         Raises InvalidRequestError for an empty id.
         """
@@ -43,7 +41,7 @@ class RunningRequests:
         with self._lock:
             replies = list(self._by_id.get(request_id, ()))
         for reply in replies:
-            reply.cancel(_REASON)
+            reply.stop()
 
     def __len__(self) -> int:
         return len(self._by_id)

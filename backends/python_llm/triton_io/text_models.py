@@ -10,7 +10,7 @@ from typing import Any
 from python_llm.errors import EngineError, RequestError
 from python_llm.tokenization.tokenizer import Tokenizer
 from python_llm.triton_io.bridge import (
-    Refusals,
+    ErrorSender,
     Responder,
     error_response,
     log_error,
@@ -29,8 +29,8 @@ class TokenizerModel:
         """`max_model_len`: tokens, of the model that gets the ids; None: not known."""
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
-        self._refusals = Refusals()
-        self._refusals.start()
+        self._errors = ErrorSender()
+        self._errors.start()
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
@@ -39,12 +39,12 @@ class TokenizerModel:
                 wanted = request.requested_output_names()
                 outputs = tokenize(read_inputs(request), self._tokenizer, self._max_model_len, wanted)
             except Exception as error:
-                self._refusals.send(responder, _for_the_user(error))
+                self._errors.send(responder, _for_the_user(error))
             else:
                 responder.send_outputs(outputs, is_last=True)
 
     def stop(self) -> None:
-        self._refusals.stop()
+        self._errors.stop()
 
 
 class DetokenizerModel:

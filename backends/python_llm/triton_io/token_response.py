@@ -103,7 +103,8 @@ class TokenResponder:
             return length
         hidden = row.num_characters - row.num_shown
         row.num_characters = row.num_shown
-        return length - hidden
+        # Negative when a stop request came: of a token that was held back, part of the text may have been shown.
+        return length - max(hidden, 0)
 
 
 def stop_outputs() -> dict[str, np.ndarray]:
