@@ -56,7 +56,16 @@ def test_the_client_knows_the_settings_and_nothing_else() -> None:
         assert imports(file) <= {"config", "errors"}, file
 
 
-@pytest.mark.parametrize("module", ["python_llm.config", "python_llm.tokenization.load", "python_llm_client.cli"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "python_llm.config",
+        "python_llm.tokenization.load",
+        "python_llm.loading",
+        "python_llm.triton_io.text_models",
+        "python_llm_client.cli",
+    ],
+)
 def test_light_modules_do_not_load_torch_or_transformers(module: str) -> None:
     code = f"import sys, {module}; assert not {{'torch', 'transformers'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

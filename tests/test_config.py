@@ -33,6 +33,9 @@ def test_defaults_and_conversion() -> None:
         ({"model": "m", "request_timeout_s": "nan"}, '"request_timeout_s" must be a number'),
         ({"model": "m", "request_timeout_s": 0}, '"request_timeout_s" must be at least 0.001'),
         ({"model": "m", "enable_prefix_caching": "maybe"}, '"enable_prefix_caching" must be true or false'),
+        ({"model": "m", "kind": "detokeniser"}, '"kind" must be one of llm, tokenizer, detokenizer'),
+        ({"model": "m", "kind": "tokenizer", "max_num_seqs": 4}, '"max_num_seqs" is not for a tokenizer, which takes'),
+        ({"model": "m", "kind": "detokenizer", "max_model_len": 4}, '"max_model_len" is not for a detokenizer'),
     ],
 )
 def test_what_is_wrong_is_said_with_its_source(values: dict[str, object], message: str) -> None:

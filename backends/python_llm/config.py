@@ -47,6 +47,13 @@ class ModelSettings:
         doc="What to serve: path of a GGUF file or a Hugging Face folder (relative to this file), a hub id `org/name`, "
         "`org/name/file.gguf`, or `package:NAME/FILE` (a file shipped inside an installed Python package). Required.",
     )
+    kind: str = _setting(
+        "llm",
+        choices=("llm", "tokenizer", "detokenizer"),
+        doc="What the model does. llm: serves the language model. tokenizer, detokenizer: text to ids and back, for "
+        "ensembles; no weights are loaded, and of the other settings only `model`, `revision`, `tokenizer` and (of a "
+        "tokenizer) `max_model_len` may be given.",
+    )
     revision: str | None = _setting(None, doc="Branch, tag or commit of a hub id.")
     tokenizer: str | None = _setting(
         None, doc="Where the tokenizer and chat template come from, when not from `model`. Same forms as `model`."
@@ -93,8 +100,8 @@ class ModelSettings:
     key_cache_format: str = _setting(
         "auto",
         choices=("auto", "float32", "bfloat16", "int8", "int4"),
-        doc="How keys are held in the KV pool. Smaller formats hold more tokens and are read faster; native kernels only. "
-        "auto: int8 where the weights are quantised, float32 otherwise.",
+        doc="How keys are held in the KV pool. Smaller formats hold more tokens and are read faster; native kernels "
+        "only. auto: int8 where the weights are quantised, float32 otherwise.",
     )
     value_cache_format: str = _setting(
         "auto", choices=("auto", "float32", "bfloat16", "int8", "int4"), doc="How values are held in the KV pool."
@@ -129,6 +136,11 @@ class ModelSettings:
     )
 
 
+_WITHOUT_WEIGHTS = frozenset({"kind", "model", "revision", "tokenizer"})
+_SETTINGS_OF_KIND = {"tokenizer": _WITHOUT_WEIGHTS | {"max_model_len"}, "detokenizer": _WITHOUT_WEIGHTS}
+"""The only settings of these kinds of model."""
+
+
 def setting_names() -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(ModelSettings))
 
@@ -143,7 +155,14 @@ def parse_settings(values: Mapping[str, object], *, source: str) -> ModelSetting
         raise SettingsError(
             f'{source}: the setting "model" is missing: a path, a hub id, or package:NAME/FILE is expected'
         )
-    return ModelSettings(**checked)
+    settings = ModelSettings(**checked)
+    allowed = _SETTINGS_OF_KIND.get(settings.kind, setting_names())
+    for name in values:
+        if name not in allowed:
+            raise SettingsError(
+                f'{source}: the setting "{name}" is not for a {settings.kind}, which takes {", ".join(sorted(allowed))}'
+            )
+    return settings
 
 
 def validate_override(name: str, value: str) -> None:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from python_llm.config import ModelSettings
 from python_llm.model_files.locate import ModelFiles, locate
-from python_llm.runner.factory import load_runner
-from python_llm.runner.kernels.native_decoder import KVFormat
-from python_llm.runner.runner import StepRunner
 from python_llm.tokenization.load import load_tokenizer
 from python_llm.tokenization.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from python_llm.runner.runner import StepRunner
 
 
 def locate_model(settings: ModelSettings, folder: Path) -> ModelFiles:
@@ -29,6 +30,10 @@ def tokenizer_of(settings: ModelSettings, folder: Path, files: ModelFiles) -> To
 
 def runner_of(settings: ModelSettings, files: ModelFiles, warn: Callable[[str], None]) -> StepRunner:
     """Loads the weights and sets up the KV pool; see `load_runner`. Raises ModelLoadError."""
+    # They bring torch, which a tokenizer model does without.
+    from python_llm.runner.factory import load_runner
+    from python_llm.runner.kernels.native_decoder import KVFormat
+
     return load_runner(
         files,
         block_size=settings.block_size,

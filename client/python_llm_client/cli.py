@@ -61,7 +61,9 @@ def serve(
     *,
     model_repository: Annotated[
         list[Path] | None,
-        typer.Option(help="Folder with one folder per model; may be repeated. [default: ./model_repository]"),
+        typer.Option(
+            help="Folder with one folder per model; may be repeated. [default: ./model_repository and ./ensembles]"
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 listens on all.")] = "127.0.0.1",
     http_port: int = 8000,

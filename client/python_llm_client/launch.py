@@ -23,7 +23,7 @@ DRAIN_SECONDS = 25
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """What the user asked for. Empty `repositories`: the default one; empty `models`: all."""
+    """What the user asked for. Empty `repositories`: the default ones; empty `models`: all."""
 
     repositories: list[Path] = field(default_factory=list)
     host: str = "127.0.0.1"
@@ -54,7 +54,7 @@ def prepare(options: ServeOptions, warn: Callable[[str], None]) -> LaunchPlan:
     """
     preflight.check_machine(platform.system(), platform.machine(), platform.libc_ver())
     package = package_folder()
-    folders = [p.absolute() for p in options.repositories] or [repository.default_repository(Path.cwd(), package)]
+    folders = [p.absolute() for p in options.repositories] or repository.default_repositories(Path.cwd(), package)
     there = repository.read_repositories(folders)
     selected = repository.select(there, options.models)
     overrides = repository.parse_overrides(options.assignments, selected)

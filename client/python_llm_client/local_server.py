@@ -56,8 +56,7 @@ class LocalServer:
 
 @contextlib.contextmanager
 def start_server(
-    model_repository: Path,
-    *,
+    *model_repositories: Path,
     models: Sequence[str] | None = None,
     settings: Mapping[str, Mapping[str, str]] | None = None,
     timeout: float = 300.0,
@@ -70,7 +69,8 @@ def start_server(
     with tempfile.TemporaryDirectory(prefix="python-llm-") as folder:
         output = Path(folder) / "stderr"
         ports = free_ports()
-        command = [sys.executable, "-m", "python_llm_client", "serve", f"--model-repository={model_repository}"]
+        command = [sys.executable, "-m", "python_llm_client", "serve"]
+        command += [f"--model-repository={folder}" for folder in model_repositories]
         command += [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), ports, strict=True)]
         command += ["--verbose"]
         command += [f"--models={','.join(models)}"] if models else []

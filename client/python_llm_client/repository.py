@@ -44,6 +44,13 @@ def default_repository(working_folder: Path, package: Path) -> Path:
     )
 
 
+def default_repositories(working_folder: Path, package: Path) -> list[Path]:
+    """The default repository, and the folder `ensembles` beside it if that holds any. Raises UsageError."""
+    models = default_repository(working_folder, package)
+    ensembles = models.parent / "ensembles"
+    return [models, ensembles] if any(ensembles.glob("*/config.pbtxt")) else [models]
+
+
 def read_repositories(folders: Iterable[Path]) -> dict[str, Model]:
     """All models of `folders`, by name. UsageError for a folder that holds none, or for a name that is there twice."""
     models: dict[str, Model] = {}

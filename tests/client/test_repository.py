@@ -87,6 +87,17 @@ def test_a_broken_configuration_is_one_line(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_ensembles_beside_the_default_repository_are_served_too(tmp_path: Path) -> None:
+    add(tmp_path / "model_repository", "model")
+    package = tmp_path / "elsewhere" / "backends" / "python_llm"
+    assert repository.default_repositories(tmp_path, package) == [tmp_path / "model_repository"]
+    (tmp_path / "ensembles").mkdir()
+    assert repository.default_repositories(tmp_path, package) == [tmp_path / "model_repository"], "it holds none"
+    add(tmp_path / "ensembles", "pipeline", config='platform: "ensemble"')
+    expected = [tmp_path / "model_repository", tmp_path / "ensembles"]
+    assert repository.default_repositories(tmp_path, package) == expected
+
+
 def test_the_default_repository_is_here_else_beside_the_package(tmp_path: Path) -> None:
     package = tmp_path / "source" / "backends" / "python_llm"
     here, beside = tmp_path / "model_repository", tmp_path / "source" / "model_repository"

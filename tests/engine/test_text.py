@@ -6,7 +6,7 @@ import codecs
 import random
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from python_llm.engine.sampling_params import SamplingParams
@@ -173,7 +173,7 @@ def test_a_stop_string_over_several_tokens_does_not_leak() -> None:
         released.append(driver.take())
     assert released == [Delta("ok", 1), Delta(" ", 0), Delta("", 0), Delta("", 0)]
     assert driver.stream.append(4)
-    assert driver.take() == Delta("", 4)
+    assert driver.take() == Delta("", 4, num_cut=3)
     assert driver.take() == Delta("", 0)
 
 
@@ -241,7 +241,7 @@ def test_the_token_that_ends_the_sequence_is_counted(include: bool, skip: bool, 
     )
     driver.stream.append(0)
     driver.stream.finish(end_token_id=1)
-    assert driver.take() == Delta(expected, 2)
+    assert driver.take() == Delta(expected, 2, num_cut=0 if include else 1)
     driver.stream.finish(end_token_id=1)
     assert driver.take() == Delta("", 0)
 
@@ -266,5 +266,49 @@ def test_what_is_kept_does_not_grow_with_the_text() -> None:
         driver.stream.append(i)
         driver.take()
         assert sum(map(len, driver.stream._pieces)) <= 1
-        assert len(driver.stream._token_ends) <= 1
+        assert len(driver.stream._uncounted) <= 1
     assert driver.text == "a" * 7999
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, 2), max_size=12),
+    words=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple), min_size=1, max_size=3),
+    min_tokens=st.integers(0, 4),
+    include=st.booleans(),
+)
+def test_stop_words_end_on_tokens_and_do_not_leak(
+    ids: list[int], words: list[tuple[int, ...]], min_tokens: int, include: bool
+) -> None:
+    """Against a search of the whole sequence at every token. Token 0 has no text, so only tokens can tell."""
+    pieces = ["", "é", "x"]
+    params = SamplingParams(
+        stop_words_token_ids=tuple(words), min_tokens=min_tokens, include_stop_str_in_output=include
+    )
+    stream = TextStream(lambda token_id: pieces[token_id].encode(), (), params)
+    counted, text = 0, ""
+    for position, token_id in enumerate(ids, start=1):
+        done = ids[:position]
+        complete = [word for word in words if done[-len(word) :] == list(word)]
+        ends = bool(complete) and position > min_tokens
+        assert stream.append(token_id) == ends
+        delta = stream.take()
+        counted, text = counted + delta.num_tokens, text + delta.text
+        if ends:
+            cut = 0 if include else max(map(len, complete))
+            assert (counted, delta.num_cut) == (position, cut)
+            assert text == "".join(pieces[i] for i in done[: position - cut])
+            return
+        held = max(n for word in words for n in range(len(word)) if done[position - n :] == list(word[:n]))
+        assert counted <= position - (0 if include else held), "a token that may begin a stop word came out"
+        assert delta.num_cut == 0
+    stream.finish()
+    text += stream.take().text
+    assert text == "".join(pieces[i] for i in ids)
+
+
+def test_a_stop_word_is_not_its_text() -> None:
+    pieces = ["a", "b", "ab"]
+    stream = TextStream(lambda i: pieces[i].encode(), (), SamplingParams(stop_words_token_ids=((0, 1),)))
+    assert [stream.append(2), stream.append(0), stream.append(1)] == [False, False, True]
+    assert stream.take() == Delta("ab", 3, num_cut=2)

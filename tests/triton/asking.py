@@ -15,7 +15,7 @@ import tritonclient.grpc as grpcclient
 
 from python_llm_client.local_server import LocalServer
 
-_DTYPES = {"bool": "BOOL", "int32": "INT32", "object": "BYTES"}
+_DTYPES = {"bool": "BOOL", "int32": "INT32", "uint64": "UINT64", "float32": "FP32", "object": "BYTES"}
 
 
 @dataclass
@@ -38,9 +38,30 @@ def tensors(**values: Any) -> list[grpcclient.InferInput]:
         else:
             text = value if isinstance(value, str | bytes) else json.dumps(value)
             array = np.array([text.encode() if isinstance(text, str) else text], dtype=np.object_)
-        tensor = grpcclient.InferInput(name, list(array.shape), _DTYPES[array.dtype.name])
-        tensor.set_data_from_numpy(array)
-        inputs.append(tensor)
+        inputs.append(tensor(name, array))
+    return inputs
+
+
+def tensor(name: str, array: np.ndarray) -> grpcclient.InferInput:
+    made = grpcclient.InferInput(name, list(array.shape), _DTYPES[array.dtype.name])
+    made.set_data_from_numpy(array)
+    return made
+
+
+def batched(**values: Any) -> list[grpcclient.InferInput]:
+    """What clients of TensorRT-LLM's ensembles send: [1, 1] of everything, words [1, n]."""
+    inputs = []
+    for name, value in values.items():
+        if isinstance(value, bool):
+            array = np.array([[value]])
+        elif isinstance(value, int):
+            array = np.array([[value]], dtype=np.uint64 if name.endswith("seed") else np.int32)
+        elif isinstance(value, float):
+            array = np.array([[value]], dtype=np.float32)
+        else:
+            texts = value if isinstance(value, list) else [value]
+            array = np.array([[t if isinstance(t, bytes) else t.encode() for t in texts]], dtype=np.object_)
+        inputs.append(tensor(name, array))
     return inputs
 
 
@@ -51,28 +72,38 @@ def ask(
     parameters: Mapping[str, Any] | None = None,
     timeout_us: int | None = None,
     wait_s: float = 60,
+    request_id: str = "",
+    codes: bool = False,
+    inputs: list[grpcclient.InferInput] | None = None,
+    outputs: list[str] | None = None,
     **values: Any,
 ) -> list[Response]:
-    """Every response to one request, the final flag's included even when nothing else comes with it."""
+    """Every response to one request, the final flag's included even when nothing else comes with it.
+
+    `codes`: errors begin with their code. `inputs` take the place of `values`. `outputs`: those asked for; None: all.
+    """
     arrived: queue.Queue[tuple[Any, Any]] = queue.Queue()
     responses: list[Response] = []
     with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        client.start_stream(lambda result, error: arrived.put((result, error)))
+        headers = {"triton_grpc_error": "true"} if codes else None
+        client.start_stream(lambda result, error: arrived.put((result, error)), headers=headers)
         client.async_stream_infer(
             model,
-            tensors(**values),
+            tensors(**values) if inputs is None else inputs,
+            outputs=None if outputs is None else [grpcclient.InferRequestedOutput(name) for name in outputs],
+            request_id=request_id,
             enable_empty_final_response=True,
             parameters=dict(parameters or {}),
             timeout=timeout_us,
         )
         while not responses or not (responses[-1].is_final or responses[-1].error):
             result, error = arrived.get(timeout=wait_s)
-            responses.append(Response(error=str(error)) if error is not None else _response(result))
+            responses.append(Response(error=str(error)) if error is not None else response_of(result))
         client.stop_stream()
     return responses
 
 
-def _response(result: grpcclient.InferResult) -> Response:
+def response_of(result: grpcclient.InferResult) -> Response:
     message = result.get_response()
     outputs = {}
     for output in message.outputs:

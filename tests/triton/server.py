@@ -11,8 +11,7 @@ from python_llm_client.local_server import LocalServer, ServerFailedError, start
 
 @contextmanager
 def running_server(
-    model_repository: Path,
-    *,
+    *model_repositories: Path,
     models: Sequence[str] | None = None,
     settings: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[LocalServer]:
@@ -22,7 +21,7 @@ def running_server(
     test or the server fails, the server's log is printed, so pytest shows it.
     """
     try:
-        with start_server(model_repository, models=models, settings=settings) as server:
+        with start_server(*model_repositories, models=models, settings=settings) as server:
             try:
                 yield server
                 if server.process.poll() is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from asking import ask, generate_stream, is_idle, text_of, wait_until
+from asking import Response, ask, batched, generate_stream, is_idle, text_of, wait_until
 from python_llm_client.local_server import LocalServer
 from server import running_server
 
@@ -24,14 +24,18 @@ NEAR_TIE = 1e-3
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
-    """The repository as it ships, with float32 weights: only then must the tokens equal transformers'."""
+    """The repositories as they ship, with float32 weights: only then must the tokens equal transformers'."""
     settings = {"smollm2": {"weight_format": "float32", "kv_cache_memory_mib": "512"}}
-    with running_server(ROOT / "model_repository", models=["smollm2"], settings=settings) as running:
+    folders = (ROOT / "model_repository", ROOT / "ensembles")
+    with running_server(*folders, models=["smollm2_ensemble"], settings=settings) as running:
         yield running
 
 
-def test_greedy_tokens_are_those_of_transformers(server: LocalServer) -> None:
-    def check(entry: dict[str, list[int]]) -> None:
+@pytest.fixture(scope="module")
+def golden_answers(server: LocalServer) -> list[Response]:
+    """What the text face says to each golden prompt, without a stream."""
+
+    def answer(entry: dict[str, list[int]]) -> Response:
         parameters = {"max_tokens": len(entry["output"]), "temperature": 0, "ignore_eos": True}
         (response,) = ask(
             server,
@@ -41,13 +45,42 @@ def test_greedy_tokens_are_those_of_transformers(server: LocalServer) -> None:
             return_num_input_tokens=True,
             sampling_parameters=parameters,
         )
+        return response
+
+    with ThreadPoolExecutor(16) as pool:
+        return list(pool.map(answer, GOLDEN))
+
+
+def test_greedy_tokens_are_those_of_transformers(golden_answers: list[Response]) -> None:
+    for entry, response in zip(GOLDEN, golden_answers, strict=True):
         assert response.outputs["num_input_tokens"] == [len(entry["ids"])]
         ids = [int(next(iter(token))) for token in json.loads(response.outputs["logprobs"][0])]
         wrong = [i for i, (ours, golden) in enumerate(zip(ids, entry["output"], strict=True)) if ours != golden]
         assert not wrong or entry["margin"][wrong[0]] < NEAR_TIE, entry["text"][:60]
 
+
+def test_the_ensembles_text_is_the_text_faces(server: LocalServer, golden_answers: list[Response]) -> None:
+    """For every golden prompt, in turn streamed, whole and over SSE; and in conversation."""
+
+    def check(number: int) -> None:
+        entry = GOLDEN[number]
+        count = len(entry["output"])
+        asked = {"text_input": entry["text"], "max_tokens": count, "end_id": -1}
+        if number % 3 == 2:
+            events = generate_stream(server, "smollm2_ensemble", stream=True, **asked)
+            text = "".join(event["text_output"] for event in events)
+        else:
+            text = text_of(ask(server, "smollm2_ensemble", inputs=batched(stream=number % 3 == 0, **asked)))
+        assert entry["text"] + text == text_of([golden_answers[number]]), entry["text"][:60]
+
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(check, GOLDEN))
+        list(pool.map(check, range(len(GOLDEN))))
+    messages = [{"role": "user", "content": "Say something in Chinese, with an emoji."}]
+    sampling = {"max_tokens": 48, "temperature": 0.9, "seed": 4}
+    for stop in ([], [" a", "."]):
+        expected = text_of(ask(server, "smollm2", messages=messages, sampling_parameters={**sampling, "stop": stop}))
+        inputs = batched(messages=json.dumps(messages), stop_words=[*stop, ""], stream=True, **sampling)
+        assert text_of(ask(server, "smollm2_ensemble", inputs=inputs)) == expected
 
 
 def test_64_streams_at_once_give_the_texts_of_one_by_one(server: LocalServer) -> None:

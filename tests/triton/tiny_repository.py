@@ -11,6 +11,7 @@ from python_llm.runner.hf_config import spec_from_hf_config
 from tiny_models import random_weights
 from toy_tokenizer import CHAT_TEMPLATE, toy_tokenizer
 
+ROOT = Path(__file__).parent.parent.parent
 CONFIG = {
     "model_type": "llama",
     "vocab_size": 258,
@@ -49,3 +50,19 @@ def add_model(repository: Path, name: str, **settings: object) -> Path:
     write_hf_folder(version / "weights")
     (version / "model.json").write_text(json.dumps({"model": "weights", **settings}))
     return repository / name
+
+
+def add_ensemble(repository: Path, model: str) -> None:
+    """`MODEL_tokenizer`, `MODEL_detokenizer` and `MODEL_ensemble` around a model that `add_model` made.
+
+    The ensemble is the one that ships, of other models.
+    """
+    for kind in ("tokenizer", "detokenizer"):
+        version = repository / f"{model}_{kind}" / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text('backend: "python_llm"\n')
+        (version / "model.json").write_text(json.dumps({"kind": kind, "model": f"../../{model}/1/weights"}))
+    shipped = ROOT / "ensembles" / "smollm2_ensemble" / "config.pbtxt"
+    (repository / f"{model}_ensemble" / "1").mkdir(parents=True)
+    config = shipped.read_text().replace('"smollm2', f'"{model}')
+    (repository / f"{model}_ensemble" / "config.pbtxt").write_text(config)

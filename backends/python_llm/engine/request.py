@@ -26,6 +26,8 @@ _arrivals = itertools.count()
 class FinishReason(str, enum.Enum):
     STOP = "stop"
     LENGTH = "length"
+    CANCELLED = "cancelled"
+    """A stop request ended it: what there is has been given."""
 
 
 class RequestState(enum.Enum):
@@ -52,6 +54,8 @@ class Output:
     text: str = ""
     tokens: tuple[SampledToken, ...] = ()
     """The tokens whose text is released with this output: their number and logprobs travel with their text."""
+    num_cut: int = 0
+    """Of the last output: how many of its tokens lie wholly beyond the end of the text."""
     finish_reason: FinishReason | None = None
     error: RequestError | None = None
 
@@ -150,16 +154,16 @@ class Request:
 
     def release(self, finish_reason: FinishReason | None) -> Output | None:
         """The output that may be shown now, or None when everything new is held back."""
-        text, count = "", len(self._unreleased)
+        text, count, num_cut = "", len(self._unreleased), 0
         if self._text is not None:
             if finish_reason is not None:
                 self._text.finish()
             delta = self._text.take()
-            text, count = delta.text, delta.num_tokens
+            text, count, num_cut = delta.text, delta.num_tokens, delta.num_cut
         if not count and not text and finish_reason is None:
             return None
         tokens, self._unreleased = tuple(self._unreleased[:count]), self._unreleased[count:]
-        return Output(self, text, tokens, finish_reason)
+        return Output(self, text, tokens, num_cut, finish_reason)
 
     def _push(self, token_id: int) -> None:
         if self._num_tokens == len(self._tokens):

@@ -121,6 +121,8 @@ class SamplingParams:
 
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     """`bad_words` as `tokenize_bad_words` gives them; not a parameter of its own."""
+    stop_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that end the output when they are complete in it, whatever their text; not a parameter."""
     eos_token_ids: tuple[int, ...] = ()
     """The model's end-of-sequence tokens; not a parameter of its own. `min_tokens` bans them, `ignore_eos` does not."""
 

@@ -78,11 +78,12 @@ class Tokenizer:
         ids: list[int] = self._backend.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids` standing alone; bytes that are not UTF-8 become U+FFFD."""
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True, continues: bool = False) -> str:
+        """The text of `ids`, standing alone or with `continues` after other text; bytes that are not UTF-8 become
+        U+FFFD. Only text that stands alone loses the space that encoding puts before some."""
         special = self.special_token_ids if skip_special_tokens else frozenset()
         data = b"".join(self.token_bytes(token_id) for token_id in ids if token_id not in special)
-        if self._rule.strips_leading_space:
+        if self._rule.strips_leading_space and not continues:
             data = data.removeprefix(b" ")
         return data.decode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""A checked text request -> the engine's requests, one for each of the n sequences.
+"""A checked user request -> the engine's requests, one for each of the n sequences.
 
 Does not know tensors or how answers are sent.
 """
@@ -14,11 +14,11 @@ from python_llm.engine.sampling import sequence_seed
 from python_llm.engine.text import TextStream
 from python_llm.tokenization.tokenizer import Tokenizer
 from python_llm.triton_io.reply import Reply
-from python_llm.triton_io.text_request import TextRequest
+from python_llm.triton_io.user_request import UserRequest
 
 
 def build_requests(
-    asked: TextRequest, engine: Engine, tokenizer: Tokenizer, reply: Reply, *, deadline: float
+    asked: UserRequest, engine: Engine, tokenizer: Tokenizer, reply: Reply, *, deadline: float
 ) -> list[Request]:
     """`deadline`: monotonic seconds. Raises InvalidRequestError when the request could never run."""
     params = asked.params
@@ -33,7 +33,7 @@ def build_requests(
             sink=partial(reply.push, index),
             text=TextStream(tokenizer.token_bytes, tokenizer.special_token_ids, params),
             deadline=deadline,
-            want_logprobs=asked.returns.logprobs or asked.returns.cumulative_logprob,
+            want_logprobs=asked.returns.logprobs or asked.returns.cumulative_logprob or asked.returns.log_probs,
         )
         for index in range(params.n)
     ]

@@ -10,8 +10,8 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,10 +22,10 @@ from python_llm.errors import (
     UnavailableError,
 )
 from python_llm.triton_io.reply import Batch, Reply
-from python_llm.triton_io.text_response import TextResponder
 
 _NUM_SENDERS = 4
 _SWEEP_INTERVAL_S = 0.02
+_ERROR_DELAY_S = 0.02
 _SWEEP_SHARE = 0.05
 """Largest share of a core that the sweeper may take."""
 _LARGE_RESPONSE = 64 << 10
@@ -41,6 +41,21 @@ def read_parameters(triton_request: Any) -> dict[str, Any]:
     """The request parameters: some versions of Triton give them as a JSON text."""
     parameters = triton_request.parameters()
     return dict(json.loads(parameters) if isinstance(parameters, str) else parameters)
+
+
+def response_of(outputs: Mapping[str, np.ndarray]) -> Any:
+    import triton_python_backend_utils as pb_utils
+
+    tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
+    return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def error_response(error: Exception) -> Any:
+    """A response that says `error`, under the code of its class."""
+    import triton_python_backend_utils as pb_utils
+
+    triton_error = pb_utils.TritonError(str(error), _code(error))
+    return pb_utils.InferenceResponse(output_tensors=[], error=triton_error)
 
 
 def log_error(message: str) -> None:
@@ -69,12 +84,10 @@ class Responder:
             return not self._is_finished and bool(self._sender.is_cancelled())
 
     def send_outputs(self, outputs: Mapping[str, np.ndarray], *, is_last: bool) -> None:
-        import triton_python_backend_utils as pb_utils
 
         if self._is_finished:
             return
-        tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
-        response = pb_utils.InferenceResponse(output_tensors=tensors)
+        response = response_of(outputs)
         if is_last and _num_bytes(outputs) > _LARGE_RESPONSE:
             # Shared memory may not suffice, and Triton closes its sender with the final flag even if sending then
             # fails: no error could be sent any more, and the client would wait for ever.
@@ -84,12 +97,10 @@ class Responder:
 
     def send_error(self, error: Exception) -> None:
         """Ends the request with `error`, under the code of its class."""
-        import triton_python_backend_utils as pb_utils
 
         if self._is_finished:
             return
-        triton_error = pb_utils.TritonError(str(error), _code(error))
-        self._send(pb_utils.InferenceResponse(output_tensors=[], error=triton_error), is_last=True)
+        self._send(error_response(error), is_last=True)
 
     def _send(self, response: Any, is_last: bool) -> None:
         import triton_python_backend_utils as pb_utils
@@ -124,19 +135,70 @@ def _code(error: Exception) -> int:
     return codes.INTERNAL
 
 
-class Delivery:
-    """One user request on its way back: the reply that gathers, the responder that words it, the sender."""
+class ErrorSender:
+    """Sends the errors that end requests, a moment later than they arose, from a thread of its own.
 
-    def __init__(self, reply: Reply, text: TextResponder, responder: Responder) -> None:
+    Triton 2.51 does not bear errors that come too early. While it still hands the request over, it can crash, if the
+    client is a gRPC stream that asks for error codes (`triton_grpc_error`): 1 in about 40 did, none of 1600 that came
+    2 ms later. While a step of an ensemble still works on an earlier response, it loses track of the ensemble's
+    request, and the ensemble never unloads: 5 of 5 did, none of 30 that came 20 ms later.
+    """
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[float, Responder, RequestError] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="error-sender", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def send(self, responder: Responder, error: RequestError) -> None:
+        self._queue.put((time.monotonic() + _ERROR_DELAY_S, responder, error))
+
+    def stop(self) -> None:
+        """Send what is still queued, then end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            due, responder, error = item
+            time.sleep(max(0.0, due - time.monotonic()))
+            try:
+                responder.send_error(error)
+            except Exception as second:
+                log_error(f"an error could not be sent: {type(second).__name__}: {second}")
+
+
+class Face(Protocol):
+    """Words the responses of one user request."""
+
+    def outputs(self, batch: Batch) -> Mapping[str, np.ndarray]:
+        """Output name -> array; empty, before the last batch: nothing to send now."""
+        ...
+
+
+class Delivery:
+    """One user request on its way back: the reply that gathers, the face that words it, the sender."""
+
+    def __init__(
+        self, reply: Reply, face: Face, responder: Responder, errors: ErrorSender, on_end: Callable[[], None]
+    ) -> None:
+        """`on_end` is called once, when the last response has been handed over."""
         self.reply = reply
         self.responder = responder
-        self._text = text
+        self._face = face
+        self._errors = errors
+        self._on_end = on_end
 
     def send(self, batch: Batch) -> None:
-        if batch.error is not None:
-            self.responder.send_error(batch.error)
-        else:
-            self.responder.send_outputs(self._text.outputs(batch), is_last=batch.is_last)
+        try:
+            if batch.error is not None:
+                self._errors.send(self.responder, batch.error)
+            elif (outputs := self._face.outputs(batch)) or batch.is_last:
+                self.responder.send_outputs(outputs, is_last=batch.is_last)
+        finally:
+            if batch.is_last:
+                self._on_end()
 
 
 class SenderPool:

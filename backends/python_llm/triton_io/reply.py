@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from python_llm.engine.plan import SampledToken
 from python_llm.engine.request import FinishReason, Output, Request
-from python_llm.errors import RequestError
+from python_llm.errors import CancelledError, RequestError
 
 
 @dataclass(slots=True)
@@ -23,6 +23,8 @@ class SequenceDelta:
     tokens: list[SampledToken] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     """Set from the response that ends the sequence on."""
+    num_cut: int = 0
+    """How many of the tokens lie wholly beyond the end of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Reply:
         self._news = 0
         self._num_open = num_sequences
         self._error: RequestError | None = None
+        self._stopped = False
         self._is_first = True
         self._awake = False
         self._closed = False
@@ -83,12 +86,18 @@ class Reply:
             delta = self._deltas[index]
             delta.text += output.text
             delta.tokens.extend(output.tokens)
-            delta.finish_reason = output.finish_reason
+            error = output.error
+            if self._stopped and isinstance(error, CancelledError):
+                error = None
+                delta.finish_reason = FinishReason.CANCELLED
+            else:
+                delta.finish_reason = output.finish_reason
+            delta.num_cut = output.num_cut
             # Text can be released before the token it belongs to is, when the token ends in a held-back part.
             self._news += max(len(output.tokens), 1 if output.text else 0)
             self._num_open -= output.is_last
-            if output.error is not None:
-                self._error = output.error
+            if error is not None:
+                self._error = error
                 siblings = [request for request in self.requests if request is not output.request]
             wake = self._is_ready() and not self._awake
             self._awake |= wake
@@ -100,6 +109,12 @@ class Reply:
     def cancel(self) -> None:
         """End all sequences: nobody waits for them. Their outputs still arrive here, as cancelled. Any thread."""
         self._cancel(self.requests)
+
+    def stop(self) -> None:
+        """End all sequences where they are: whoever waits gets what there is, and no error. Any thread."""
+        with self._lock:
+            self._stopped = True
+        self.cancel()
 
     def take(self) -> Batch | None:
         """What to send now; None when there is nothing: the sender is then done until the next wake-up."""

@@ -13,7 +13,7 @@ import numpy as np
 from python_llm.engine.plan import SampledToken, TokenLogprob
 from python_llm.engine.request import Request
 from python_llm.triton_io.reply import Batch
-from python_llm.triton_io.text_request import TextRequest
+from python_llm.triton_io.user_request import UserRequest
 
 _LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
@@ -22,7 +22,7 @@ _LOWEST_LOGPROB = -9999.0
 class TextResponder:
     """Makes the responses of one user request; keeps what runs on from one to the next."""
 
-    def __init__(self, asked: TextRequest, requests: Sequence[Request], token_text: Callable[[int], str]) -> None:
+    def __init__(self, asked: UserRequest, requests: Sequence[Request], token_text: Callable[[int], str]) -> None:
         self._asked = asked
         self._requests = requests
         self._token_text = token_text

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from python_llm.errors import InvalidRequestError
 from python_llm.triton_io.io_spec import INPUTS, REFUSED_INPUTS
-from python_llm.triton_io.text_request import TextRequest, read_text_request
+from python_llm.triton_io.user_request import UserRequest, read_request
 from toy_tokenizer import EOS_ID, toy_tokenizer
 
 TOKENIZER = toy_tokenizer()
@@ -28,8 +28,8 @@ def flag(value: bool) -> np.ndarray:
     return np.array([value])
 
 
-def read(tensors: dict[str, np.ndarray], parameters: dict[str, Any] | None = None, timeout_us: int = 0) -> TextRequest:
-    return read_text_request(
+def read(tensors: dict[str, np.ndarray], parameters: dict[str, Any] | None = None, timeout_us: int = 0) -> UserRequest:
+    return read_request(
         tensors, parameters or {}, timeout_us, TOKENIZER, TOKENIZER.vocab_size, max_model_len=MAX_MODEL_LEN
     )
 
@@ -96,6 +96,7 @@ def test_bad_words_are_tokenised() -> None:
     assert set(asked.params.bad_words_token_ids) == {tuple(b"no"), tuple(b" no")}
 
 
+NUMBERS = {"TYPE_INT32": "int32", "TYPE_FP32": "float32", "TYPE_UINT64": "uint64"}
 PROMPT = {"text_input": text("a")}
 WRONG: list[tuple[dict[str, np.ndarray], dict[str, Any], str]] = [
     ({}, {}, "exactly one of the inputs text_input, messages, input_ids is expected, none came"),
@@ -161,8 +162,9 @@ def test_nonsense_is_the_users_error_and_nothing_else(values: dict[str, bytes], 
     for name, value in values.items():
         if kinds[name] == "TYPE_BOOL":
             tensors[name] = flag(bool(value))
-        elif kinds[name] == "TYPE_INT32":
-            tensors[name] = np.frombuffer(value[: len(value) // 4 * 4], dtype=np.int32)
+        elif kinds[name] in NUMBERS:
+            kind = np.dtype(NUMBERS[kinds[name]])
+            tensors[name] = np.frombuffer(value[: len(value) // kind.itemsize * kind.itemsize], dtype=kind)
         else:
             tensors[name] = text(value)
     try:

@@ -1,0 +1,40 @@
+"""Stops a generation that runs inside an ensemble, by the id that its request was sent with.
+
+Triton does not tell a step of an ensemble that the client went away, so whoever leaves must say so. Does not know what
+the request asked for, nor its stream.
+"""
+
+from __future__ import annotations
+
+import queue
+
+import numpy as np
+import tritonclient.grpc as triton
+
+
+def stop_generation(url: str, model: str, request_id: str, *, timeout: float = 5.0) -> bool:
+    """Stop the requests of `model` that were sent with `request_id`; their streams then end as CANCELLED.
+
+    True: the model has taken note; also when there is no such request (any more). False: nobody answered within
+    `timeout` seconds, or the model takes no stop requests. Never raises, so that it can be called while leaving.
+    Needs a connection of its own: the one of the request may be broken, which can be why its owner leaves.
+    """
+    if not request_id:
+        raise ValueError("the request had no id, so it cannot be stopped")
+    answers: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+    try:
+        with triton.InferenceServerClient(url) as connection:
+            metadata = connection.get_model_metadata(model, client_timeout=timeout)
+            shape = next((list(tensor.shape) for tensor in metadata.inputs if tensor.name == "stop"), None)
+            if shape is None:
+                return False
+            stop = triton.InferInput("stop", shape, "BOOL")
+            stop.set_data_from_numpy(np.ones(shape, dtype=np.bool_))
+            connection.start_stream(lambda result, error: answers.put(error), stream_timeout=timeout)
+            try:
+                connection.async_stream_infer(model, [stop], request_id=request_id)
+                return answers.get(timeout=timeout) is None
+            finally:
+                connection.stop_stream()
+    except (triton.InferenceServerException, queue.Empty):
+        return False
