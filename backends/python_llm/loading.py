@@ -1,4 +1,4 @@
-"""A model's settings -> its files, tokenizer and runner: what the door and the doctor both need.
+"""A model's settings -> its files, tokenizer, runner and speculator: what the door and the doctor need.
 
 Does not know requests, the engine or Triton.
 """
@@ -13,6 +13,9 @@ from python_llm.model_files.locate import ModelFiles, locate
 from python_llm.runner.factory import load_runner
 from python_llm.runner.kernels.native_decoder import KVFormat
 from python_llm.runner.runner import StepRunner
+from python_llm.speculation.prompt_lookup import PromptLookup
+from python_llm.speculation.speculator import BatchSpeculator
+from python_llm.speculation.step_costs import measure_step_costs
 from python_llm.tokenization.load import load_tokenizer
 from python_llm.tokenization.tokenizer import Tokenizer
 
@@ -41,4 +44,23 @@ def runner_of(settings: ModelSettings, folder: Path, warn: Callable[[str], None]
         cpu_threads=settings.cpu_threads,
         kv_format=KVFormat(settings.key_cache_format, settings.value_cache_format),
         warn=warn,
+    )
+
+
+def speculator_of(settings: ModelSettings, runner: StepRunner, warn: Callable[[str], None]) -> BatchSpeculator | None:
+    """Measures steps of `runner`, not yet in use, for some tenths of a second; None: speculation is off."""
+    if settings.speculation == "off":
+        return None
+    lookup = PromptLookup(
+        min_ngram=settings.prompt_lookup_min_ngram,
+        max_ngram=settings.prompt_lookup_max_ngram,
+        memory_tokens=settings.prompt_lookup_memory_tokens,
+    )
+    return BatchSpeculator(
+        {"prompt_lookup": lookup},
+        default=settings.speculation,
+        num_draft_tokens=settings.num_draft_tokens,
+        vocab_size=runner.vocab_size,
+        costs=measure_step_costs(runner),
+        log_warning=warn,
     )

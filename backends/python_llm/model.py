@@ -74,7 +74,7 @@ class TritonPythonModel:
 
     def _start(self, settings: ModelSettings, folder: Path) -> None:
         from python_llm.engine.engine import Engine
-        from python_llm.loading import runner_of, tokenizer_of
+        from python_llm.loading import runner_of, speculator_of, tokenizer_of
         from python_llm.triton_io.bridge import Responder, SenderPool, Sweeper, log_error, log_warning
 
         self._settings = settings
@@ -90,6 +90,7 @@ class TritonPythonModel:
             max_queue_size=settings.max_queue_size,
             enable_prefix_caching=settings.enable_prefix_caching,
             log_error=log_error,
+            speculator=speculator_of(settings, runner, log_warning),
         )
         self._senders = SenderPool()
         self._sweeper = Sweeper()
