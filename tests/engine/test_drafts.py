@@ -213,7 +213,7 @@ def test_drafts_preempt_nobody() -> None:
 def test_methods_that_were_not_loaded_are_refused() -> None:
     with running_engine(FakeRunner()) as engine:
         submit(engine, [1], greedy(1, speculation="off"))[1].wait()
-        with pytest.raises(InvalidRequestError, match=r"speculation must be one of off for this model.*'prompt_lookup'"):
+        with pytest.raises(InvalidRequestError, match=r"speculation must be one of off for .* got 'prompt_lookup'"):
             submit(engine, [1], greedy(1, speculation="prompt_lookup"))
 
 
