@@ -64,6 +64,25 @@ class Oracle(Listening):
         return history[len(known) :]
 
 
+class Replay(Listening):
+    """Knows what came the last time after each prompt; each guess is wrong with probability `error`."""
+
+    def __init__(self, known: list[tuple[list[int], list[int]]], error: float, vocab_size: int) -> None:
+        super().__init__()
+        self._outputs = {tuple(prompt): output for prompt, output in known}
+        self._error = error
+        self._vocab_size = vocab_size
+        self._rng = random.Random(0)
+
+    def guess(self, ask: Ask, known: list[int]) -> list[int]:
+        output = self._outputs[tuple(known[: ask.num_prompt])]
+        done = ask.num_tokens - ask.num_prompt
+        return [
+            (token + 1) % self._vocab_size if self._rng.random() < self._error else token
+            for token in output[done : done + ask.most]
+        ]
+
+
 class Faulty(Oracle):
     """Right half of the time, and otherwise one of: noise, too long, no tokens at all, of another sequence, of another
     number, nothing, an exception."""

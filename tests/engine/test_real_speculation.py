@@ -12,14 +12,17 @@ import numpy as np
 import pytest
 
 from collected import Collected
-from guessing import speculator_of
+from guessing import Replay, speculator_of
 from models import smollm2_path
 from python_llm.engine.request import Request
 from python_llm.engine.sampling_params import SamplingParams
+from python_llm.runner.kernels.native_decoder import KVFormat
 from python_llm.runner.runner import StepRunner
 from python_llm.speculation.prompt_lookup import PromptLookup
+from python_llm.speculation.proposer import Proposer
 from python_llm.speculation.step_costs import measure_step_costs
 from test_real_models import golden, run, runner_of, same
+from tiny_models import toy_runner
 
 pytestmark = pytest.mark.real_model
 
@@ -36,11 +39,12 @@ def packed() -> Iterator[StepRunner]:
 
 
 def answers(
-    runner: StepRunner, jobs: list[tuple[list[int], SamplingParams]], at_once: int, *, speculate: bool
+    runner: StepRunner, jobs: list[tuple[list[int], SamplingParams]], at_once: int, proposer: Proposer | None
 ) -> list[Request]:
     """The finished requests, each with its `outputs` in `sink`. Sequence i has the seed i."""
-    lookup = PromptLookup(min_ngram=1, max_ngram=8)
-    speculator = speculator_of(lookup, num_draft_tokens=6, vocab_size=runner.vocab_size) if speculate else None
+    speculator = None
+    if proposer is not None:
+        speculator = speculator_of(proposer, num_draft_tokens=6, vocab_size=runner.vocab_size)
     engine = run(runner, max_num_seqs=at_once, speculator=speculator)
     requests = [
         Request(np.array(ids, np.int32), params, seed=seed, max_new_tokens=params.max_tokens or 1, sink=Collected())
@@ -52,6 +56,10 @@ def answers(
     engine.check()
     engine.stop()
     return requests
+
+
+def lookup() -> PromptLookup:
+    return PromptLookup(min_ngram=1, max_ngram=8)
 
 
 def collected_of(request: Request) -> Collected:
@@ -73,7 +81,7 @@ def accepted(requests: list[Request]) -> int:
 @pytest.mark.parametrize(("at_once", "every"), [(1, 12), (16, 1)])
 def test_greedy_tokens_are_those_of_transformers(float32: StepRunner, at_once: int, every: int) -> None:
     entries = golden("smollm2")[::every]
-    requests = answers(float32, greedy_jobs(entries), at_once, speculate=True)
+    requests = answers(float32, greedy_jobs(entries), at_once, lookup())
     for entry, request in zip(entries, requests, strict=True):
         assert same(entry, collected_of(request).token_ids), entry["text"][:60]
     assert accepted(requests) > len(entries)
@@ -82,9 +90,9 @@ def test_greedy_tokens_are_those_of_transformers(float32: StepRunner, at_once: i
 def test_packed_weights_give_the_same_tokens_with_and_without_drafts(packed: StepRunner) -> None:
     """Exactly: the kernels compute each row for itself."""
     jobs = greedy_jobs(golden("smollm2")[::2])
-    without = answers(packed, jobs, 16, speculate=False)
+    without = answers(packed, jobs, 16, None)
     for at_once, every in ((16, 1), (1, 6)):
-        with_drafts = answers(packed, jobs[::every], at_once, speculate=True)
+        with_drafts = answers(packed, jobs[::every], at_once, lookup())
         for one, other in zip(with_drafts, without[::every], strict=True):
             assert collected_of(one).token_ids == collected_of(other).token_ids
         assert accepted(with_drafts) > len(with_drafts)
@@ -104,14 +112,41 @@ def test_sampled_tokens_and_logprobs_are_those_without_drafts(packed: StepRunner
         (entry["ids"], SamplingParams(max_tokens=40, logprobs=2, prompt_logprobs=0, **kinds[index % len(kinds)]))
         for index, entry in enumerate(golden("smollm2")[-10:])
     ]
-    without = answers(packed, jobs, 10, speculate=False)
+    without = answers(packed, jobs, 10, None)
     for at_once, count in ((1, 5), (10, 10)):
-        with_drafts = answers(packed, jobs[:count], at_once, speculate=True)
+        with_drafts = answers(packed, jobs[:count], at_once, lookup())
         for one, other in zip(with_drafts, without, strict=count == 10):
             assert tokens_of(one) == tokens_of(other)
             assert one.prompt_logprobs == other.prompt_logprobs
             assert collected_of(one).reason == collected_of(other).reason
         assert accepted(with_drafts) > len(with_drafts)
+
+
+def check_replayed(runner: StepRunner, prompts: list[list[int]], max_tokens: int) -> None:
+    """What came without drafts is drafted, a quarter of it wrong: many long drafts, accepted in part."""
+    params = SamplingParams(temperature=0.0, max_tokens=max_tokens, logprobs=1)
+    jobs = [(prompt, params) for prompt in prompts]
+    without = answers(runner, jobs, 4, None)
+    outputs = [collected_of(request).token_ids for request in without]
+    replay = Replay(list(zip(prompts, outputs, strict=True)), 0.25, runner.vocab_size)
+    with_drafts = answers(runner, jobs, 4, replay)
+    for one, other in zip(with_drafts, without, strict=True):
+        assert collected_of(one).token_ids == collected_of(other).token_ids
+        for ours, theirs in zip(tokens_of(one), tokens_of(other), strict=True):
+            assert ours.logprob.logprob == pytest.approx(theirs.logprob.logprob, abs=1e-4)
+    assert len(prompts) * max_tokens / 3 < accepted(with_drafts) < sum(r.num_drafted for r in with_drafts)
+
+
+def test_drafts_over_pages_of_4_bits() -> None:
+    runner = runner_of(smollm2_path(), 40, kernels="native", kv_format=KVFormat("int4", "int4"))
+    check_replayed(runner, [entry["ids"] for entry in golden("smollm2")[:6]], 24)
+
+
+@pytest.mark.parametrize("sliding", [False, True])
+def test_drafts_in_plain_torch(sliding: bool) -> None:
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(0, 250, length).tolist() for length in (3, 15, 16, 17, 40)]
+    check_replayed(toy_runner(sliding=sliding), prompts, 48)
 
 
 def tokens_of(request: Request) -> list[Any]:

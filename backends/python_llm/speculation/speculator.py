@@ -8,6 +8,7 @@ Does not know how proposers guess, nor how drafts are verified.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +26,8 @@ _QUICK = 0.02
 _PROBE_SHARE = 0.02
 """Largest share of the time for asking a proposer whose drafts are not worth it, to see whether they are again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_KEEP_SECONDS = 0.8
+_CALLS = 5
+"""A call is taken to last as long as the median of so many: the first for a long prompt takes longer than the next."""
 
 
 @dataclass(slots=True)
@@ -71,10 +73,17 @@ class _Method:
         self.proposer = proposer
         self.agreement = Agreement()
         self.sequences: dict[int, _Sequence] = {}
+        self._latest_calls: deque[float] = deque(maxlen=_CALLS)
         self.seconds = 0.0
         """Of a call, lately."""
         self.probe_at = 0.0
         self.paused_until = 0.0
+        self.pause_s = _FIRST_PAUSE_S
+
+    def succeeded(self, now: float, seconds: float) -> None:
+        self._latest_calls.append(seconds)
+        self.seconds = sorted(self._latest_calls)[len(self._latest_calls) // 2]
+        self.probe_at = now + seconds / _PROBE_SHARE
         self.pause_s = _FIRST_PAUSE_S
 
     def sequence(self, request: Request) -> _Sequence:
@@ -202,10 +211,7 @@ class BatchSpeculator:
             self._pause(name, method, error)
             return []
         now = self._clock()
-        taken = now - started
-        method.seconds = taken + _KEEP_SECONDS * (method.seconds - taken) if method.seconds else taken
-        method.probe_at = now + taken / _PROBE_SHARE
-        method.pause_s = _FIRST_PAUSE_S
+        method.succeeded(now, now - started)
         return [(s, draft) for (s, _), draft in zip(wanted, checked, strict=True) if draft.token_ids]
 
     def _checked(self, draft: Draft, ask: Ask) -> Draft:
