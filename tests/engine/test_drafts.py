@@ -294,6 +294,8 @@ class DraftingScheduler(RuleBasedStateMachine):
         before = {request.id: request.num_preemptions for _, _, request, _ in self.jobs}
         plan = self.scheduler.add_drafts(plan, {opening.request.id: draft(opening) for opening in openings})
         assert plan.num_tokens <= 12
+        last = {job[2].id: job[2].max_tokens for job in self.jobs}
+        assert all(span.end < last[span.request_id] for span in plan.spans if span.num_drafts)
         assert before == {request.id: request.num_preemptions for _, _, request, _ in self.jobs}
         for output in self.scheduler.commit(plan, self.runner.execute(plan)):
             output.request.sink(output)
