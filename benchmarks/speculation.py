@@ -93,7 +93,7 @@ class Timed:
 def run(
     runner: StepRunner, prompts: list[list[int]], streams: int, params: SamplingParams, speculator: Any
 ) -> dict[str, Any]:
-    """All prompts, `streams` at a time. Prompts are computed before the clock starts: decoding is what is compared."""
+    """All prompts, `streams` at a time. The clock runs from the first token: decoding is what is compared."""
     watched = Watched(runner)
     engine = Engine(
         watched,
@@ -106,13 +106,17 @@ def run(
     )
     engine.start()
 
-    def ask(batch: list[list[int]], params: SamplingParams) -> list[list[int]]:
+    def ask(batch: list[list[int]], params: SamplingParams) -> tuple[list[list[int]], float, float]:
+        """The texts, and the seconds and CPU seconds since the first token of all."""
         done = threading.Semaphore(0)
+        started: list[tuple[float, float]] = []
         outputs: list[list[int]] = [[] for _ in batch]
         requests = []
         for prompt, output in zip(batch, outputs, strict=True):
 
             def sink(gained: Output, output: list[int] = output) -> None:
+                if not started:
+                    started.append((time.perf_counter(), time.process_time()))
                 output.extend(token.token_id for token in gained.tokens)
                 if gained.is_last:
                     done.release()
@@ -122,21 +126,22 @@ def run(
         engine.submit(requests)
         for _ in requests:
             done.acquire()
-        return outputs
+        return outputs, time.perf_counter() - started[0][0], time.process_time() - started[0][1]
 
     seconds, cpu_seconds, texts = 0.0, 0.0, []
     for begin in range(0, len(prompts), streams):
         batch = prompts[begin : begin + streams]
         ask(batch, SamplingParams(max_tokens=1, temperature=0.0, speculation="off"))
-        started, cpu_started = time.perf_counter(), time.process_time()
-        texts += ask(batch, params)
-        seconds += time.perf_counter() - started
-        cpu_seconds += time.process_time() - cpu_started
+        outputs, taken, cpu_taken = ask(batch, params)
+        texts += outputs
+        seconds += taken
+        cpu_seconds += cpu_taken
     engine.stop()
+    decoded = sum(len(text) - 1 for text in texts)
     return {
         "texts": texts,
-        "tok_s": sum(map(len, texts)) / seconds,
-        "tok_cpu_s": sum(map(len, texts)) / cpu_seconds,
+        "tok_s": decoded / seconds,
+        "tok_cpu_s": decoded / cpu_seconds,
         "tokens_a_step": watched.tokens / watched.spans,
         "acceptance_by_place": watched.by_place(),
         "drafting_ms_a_step": 1000 * speculator.seconds / max(1, speculator.calls) if speculator else 0.0,
