@@ -18,7 +18,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64)
 _ROWS_A_SPAN = 8
 _CONTEXT = 128
 _ROUNDS = 5
-_SHARE_S = 0.1
+_SHARE_S = 0.15
 """Seconds for each size in all its rounds."""
 _LONGEST_S = 0.3
 """A size is left out when one step of it is expected to take longer, unless it is among the first."""
