@@ -17,9 +17,10 @@ ALLOWED = {
     "engine": {"errors"},
     "model_files": {"errors"},
     "tokenization": {"errors", "model_files"},
-    "runner": {"errors", "model_files", "engine.plan", "engine.sampling"},
+    "runner": {"errors", "model_files", "engine.plan", "engine.sampling", "engine.acceptance"},
+    "speculation": {"engine"},
     "triton_io": {"errors", "engine", "tokenization"},
-    "loading": {"config", "model_files", "runner", "tokenization"},
+    "loading": {"config", "model_files", "runner", "speculation", "tokenization"},
     "config": {"errors"},
     "errors": set(),
 }

@@ -32,6 +32,12 @@ def test_defaults_and_conversion() -> None:
         ({"model": "m", "max_num_seqs": None}, '"max_num_seqs" must not be null'),
         ({"model": "m", "request_timeout_s": "nan"}, '"request_timeout_s" must be a number'),
         ({"model": "m", "request_timeout_s": 0}, '"request_timeout_s" must be at least 0.001'),
+        ({"model": "m", "speculation": "medusa"}, '"speculation" must be one of off, prompt_lookup, not \'medusa\''),
+        ({"model": "m", "num_draft_tokens": 33}, '"num_draft_tokens" must be between 1 and 32, not 33'),
+        (
+            {"model": "m", "prompt_lookup_min_ngram": 9},
+            r'"prompt_lookup_min_ngram" must be at most prompt_lookup_max_ngram \(8\), not 9',
+        ),
         ({"model": "m", "enable_prefix_caching": "maybe"}, '"enable_prefix_caching" must be true or false'),
         ({"model": "m", "kind": "detokeniser"}, '"kind" must be one of llm, tokenizer, detokenizer'),
         ({"model": "m", "kind": "tokenizer", "max_num_seqs": 4}, '"max_num_seqs" is not for a tokenizer, which takes'),

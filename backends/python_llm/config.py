@@ -134,6 +134,37 @@ class ModelSettings:
         doc="Least number of new tokens in a streamed response (the last may have fewer). Responses also grow by "
         "themselves when the server is busy.",
     )
+    speculation: str = _setting(
+        "off",
+        choices=("off", "prompt_lookup"),
+        doc="How tokens are guessed ahead, for requests that do not say; outputs stay the same, token for token. "
+        "prompt_lookup: what followed the same words earlier in prompt and output. off: no request can ask for it. "
+        "See docs/speculation.md.",
+    )
+    num_draft_tokens: int = _setting(
+        8,
+        kind=int,
+        low=1,
+        high=32,
+        unit="tokens",
+        doc="Most tokens to guess ahead in one step. How many are verified is chosen step by step, and is 0 where that "
+        "would make the batch slower.",
+    )
+    prompt_lookup_min_ngram: int = _setting(
+        2, kind=int, low=1, high=64, unit="tokens", doc="Shortest match that prompt_lookup takes for one."
+    )
+    prompt_lookup_max_ngram: int = _setting(
+        8, kind=int, low=1, high=64, unit="tokens", doc="Longer matches are not told apart by prompt_lookup."
+    )
+    prompt_lookup_memory_tokens: int = _setting(
+        0,
+        kind=int,
+        low=0,
+        high=1 << 24,
+        unit="tokens",
+        doc="How many output tokens of ended requests prompt_lookup remembers for later ones, at about 250 bytes each. "
+        "Off by default: how fast an answer comes can then tell one user what another was told.",
+    )
 
 
 _WITHOUT_WEIGHTS = frozenset({"kind", "model", "revision", "tokenizer"})
@@ -162,6 +193,12 @@ def parse_settings(values: Mapping[str, object], *, source: str) -> ModelSetting
             raise SettingsError(
                 f'{source}: the setting "{name}" is not for a {settings.kind}, which takes {", ".join(sorted(allowed))}'
             )
+    low, high = settings.prompt_lookup_min_ngram, settings.prompt_lookup_max_ngram
+    if low > high:
+        raise SettingsError(
+            f'{source}: the setting "prompt_lookup_min_ngram" must be at most prompt_lookup_max_ngram '
+            f"({high}), not {low}"
+        )
     return settings
 
 

@@ -1,4 +1,4 @@
-"""A model's settings -> its files, tokenizer and runner: what the door and the doctor both need.
+"""A model's settings -> its files, tokenizer, runner and speculator: what the door and the doctor need.
 
 Does not know requests, the engine or Triton.
 """
@@ -16,6 +16,7 @@ from python_llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from python_llm.runner.runner import StepRunner
+    from python_llm.speculation.speculator import BatchSpeculator
 
 
 def locate_model(settings: ModelSettings, folder: Path) -> ModelFiles:
@@ -44,4 +45,27 @@ def runner_of(settings: ModelSettings, files: ModelFiles, warn: Callable[[str], 
         cpu_threads=settings.cpu_threads,
         kv_format=KVFormat(settings.key_cache_format, settings.value_cache_format),
         warn=warn,
+    )
+
+
+def speculator_of(settings: ModelSettings, runner: StepRunner, warn: Callable[[str], None]) -> BatchSpeculator | None:
+    """Measures steps of `runner`, not yet in use, for some tenths of a second; None: speculation is off."""
+    if settings.speculation == "off":
+        return None
+    from python_llm.speculation.prompt_lookup import PromptLookup
+    from python_llm.speculation.speculator import BatchSpeculator
+    from python_llm.speculation.step_costs import measure_step_costs
+
+    lookup = PromptLookup(
+        min_ngram=settings.prompt_lookup_min_ngram,
+        max_ngram=settings.prompt_lookup_max_ngram,
+        memory_tokens=settings.prompt_lookup_memory_tokens,
+    )
+    return BatchSpeculator(
+        {"prompt_lookup": lookup},
+        default=settings.speculation,
+        num_draft_tokens=settings.num_draft_tokens,
+        vocab_size=runner.vocab_size,
+        costs=measure_step_costs(runner),
+        log_warning=warn,
     )

@@ -129,7 +129,7 @@ class LanguageModel:
 
     def _start(self, settings: ModelSettings, folder: Path) -> None:
         from python_llm.engine.engine import Engine
-        from python_llm.loading import locate_model, runner_of, tokenizer_of
+        from python_llm.loading import locate_model, runner_of, speculator_of, tokenizer_of
         from python_llm.triton_io.bridge import ErrorSender, Responder, SenderPool, Sweeper, log_error, log_warning
         from python_llm.triton_io.running_requests import RunningRequests
 
@@ -147,6 +147,7 @@ class LanguageModel:
             max_queue_size=settings.max_queue_size,
             enable_prefix_caching=settings.enable_prefix_caching,
             log_error=log_error,
+            speculator=speculator_of(settings, runner, log_warning),
         )
         self._running = RunningRequests()
         self._senders = SenderPool()

@@ -1,7 +1,7 @@
 """A runner without a model: it keeps token ids in the KV pages and reads sequences back through their page table.
 
-The next token is a hash of what it reads, so one wrong page, one stale page or one token computed twice changes the
-text from there on; `expected_output` computes the same without pages.
+The next token is a hash of what it reads, so one wrong page, one stale page, one token computed twice or one draft
+accepted that should not be changes the text from there on; `expected_output` computes the same without pages.
 """
 
 from __future__ import annotations
@@ -67,15 +67,23 @@ class FakeRunner:
         )
 
     def _sample(self, span: Span) -> tuple[SampledToken, ...]:
+        """Drafts are accepted as long as each is the token that the pages give."""
         task = span.sampling
         if task is None:
+            assert span.num_drafts == 0
             return ()
-        assert len(task.history) == span.end
+        assert len(task.history) == span.end <= self.max_model_len
         assert len(span.block_ids) == -(-span.end // self.block_size)
-        cached = self.pages[span.block_ids].reshape(-1)[: span.end]
-        token = next_token(cached, task.params, task.seed, task.num_prompt, self.vocab_size)
-        logprob = None if task.logprobs is None else TokenLogprob(token, -float(task.output_index), 1)
-        return (SampledToken(token, logprob),)
+        assert 0 <= span.num_drafts < len(span.token_ids)
+        cached = self.pages[span.block_ids].reshape(-1)
+        tokens: list[SampledToken] = []
+        for end in range(span.end - span.num_drafts, span.end + 1):
+            token = next_token(cached[:end], task.params, task.seed, task.num_prompt, self.vocab_size)
+            logprob = None if task.logprobs is None else TokenLogprob(token, -float(end - task.num_prompt), 1)
+            tokens.append(SampledToken(token, logprob))
+            if end == span.end or token != cached[end]:
+                break
+        return tuple(tokens)
 
     def _prompt_logprobs(self, span: Span) -> tuple[PromptLogprob, ...]:
         if span.prompt_logprobs is None:

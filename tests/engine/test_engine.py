@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from collected import Collected
+from fake_engine import greedy, prompt_of, running_engine, submit
 from fake_runner import EOS, FakeRunner, expected_output
 from python_llm.engine.engine import Engine
 from python_llm.engine.plan import StepPlan
@@ -19,52 +19,6 @@ from python_llm.engine.request import FinishReason, Request
 from python_llm.engine.sampling_params import SamplingParams
 from python_llm.engine.text import TextStream
 from python_llm.errors import CancelledError, EngineError, InvalidRequestError, UnavailableError
-
-
-@contextmanager
-def running_engine(runner: FakeRunner, **settings: object) -> Iterator[Engine]:
-    """An engine whose pool must be consistent and empty of used pages at the end."""
-    errors: list[str] = []
-    defaults: dict[str, object] = {
-        "max_num_seqs": 8,
-        "max_num_batched_tokens": 16,
-        "max_queue_size": 1000,
-        "enable_prefix_caching": True,
-    }
-    engine = Engine(runner, log_error=errors.append, **{**defaults, **settings})  # type: ignore[arg-type]
-    engine.start()
-    try:
-        yield engine
-        engine.check()
-        assert engine.num_in_flight == 0
-        assert engine._scheduler.pool.num_used == 0
-    finally:
-        engine.stop()
-    assert errors == []
-
-
-def greedy(max_tokens: int = 8, **kwargs: object) -> SamplingParams:
-    return SamplingParams(max_tokens=max_tokens, temperature=0.0, **kwargs)  # type: ignore[arg-type]
-
-
-def submit(
-    engine: Engine, prompt: list[int], params: SamplingParams, seed: int = 0, deadline: float | None = None
-) -> tuple[Request, Collected]:
-    collected = Collected()
-    request = Request(
-        np.array(prompt, dtype=np.int32),
-        params,
-        seed=seed,
-        max_new_tokens=engine.resolve_max_tokens(len(prompt), params.max_tokens),
-        sink=collected,
-        deadline=deadline,
-    )
-    engine.submit([request])
-    return request, collected
-
-
-def prompt_of(length: int, seed: int = 0) -> list[int]:
-    return random.Random(seed).choices(range(1, 97), k=length)
 
 
 def hold_first_step(runner: FakeRunner) -> tuple[threading.Event, threading.Event]:

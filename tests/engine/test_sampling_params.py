@@ -59,6 +59,8 @@ ACCEPTED: dict[str, list[tuple[object, object]]] = {
         ({7: "100"}, ((7, 100.0),)),
     ],
     "bad_words": [(["a b"], ("a b",)), ("x", ("x",)), ('["x", "y"]', ("x", "y"))],
+    "speculation": [("off", "off"), ("prompt_lookup", "prompt_lookup"), (None, None), ("null", None)],
+    "num_draft_tokens": [(0, 0), ("4", 4), (32, 32), (None, None)],
 }
 
 REFUSED: dict[str, list[object]] = {
@@ -92,6 +94,8 @@ REFUSED: dict[str, list[object]] = {
         {"5": 1, 5: 2},
     ],
     "bad_words": ["", [""], [["a"]], 1],
+    "speculation": ["on", "", True, ["off"], {}, 0],
+    "num_draft_tokens": [-1, 33, "many", 1.5],
 }
 
 

@@ -1,4 +1,4 @@
-"""The loop: plan -> execute -> commit -> emit.
+"""The loop: plan -> draft -> execute -> commit -> emit.
 
 One thread owns every request, page and plan. Other threads only leave commands in the inbox: `submit` and `cancel`
 return at once. Does not know the model, the tokenizer, or Triton.
@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from python_llm.engine.blocks import BlockPool
+from python_llm.engine.drafts import Speculator
 from python_llm.engine.plan import Runner, StepPlan
 from python_llm.engine.request import Output, Request
+from python_llm.engine.sampling_params import OFF
 from python_llm.engine.scheduler import Scheduler
 from python_llm.errors import (
     CancelledError,
@@ -37,6 +39,9 @@ class Load:
     num_waiting: int
     kv_usage: float
     """Share of the pages that requests hold, 0 to 1. Pages that only the prefix index knows do not count."""
+    num_drafted: int
+    """Drafts verified since the start, and how many of them became output."""
+    num_accepted: int
 
 
 class Engine:
@@ -51,8 +56,12 @@ class Engine:
         max_queue_size: int,
         enable_prefix_caching: bool,
         log_error: Callable[[str], None],
+        speculator: Speculator | None = None,
     ) -> None:
+        """`speculator` None: no request is speculated for."""
         self._runner = runner
+        self._speculator = speculator
+        self._speculation_methods = frozenset() if speculator is None else speculator.methods
         self._scheduler = Scheduler(
             BlockPool(runner.num_blocks),
             block_size=runner.block_size,
@@ -82,10 +91,12 @@ class Engine:
         return self._num_in_flight
 
     def load(self) -> Load:
-        """A glance from any thread: the three figures may be a step apart."""
+        """A glance from any thread: the figures may be a step apart."""
         scheduler = self._scheduler
         usage = scheduler.pool.num_used / scheduler.pool.num_blocks
-        return Load(scheduler.num_running, scheduler.num_waiting, usage)
+        return Load(
+            scheduler.num_running, scheduler.num_waiting, usage, scheduler.num_drafted, scheduler.num_accepted
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -114,8 +125,11 @@ class Engine:
     def submit(self, requests: Sequence[Request]) -> None:
         """Take in the sequences of one user request, all or none. Any thread.
 
-        Raises UnavailableError when the queue is full or the engine is going away.
+        Raises UnavailableError when the queue is full or the engine is going away, InvalidRequestError when a request
+        names a way to speculate that this model was not loaded with.
         """
+        for request in requests:
+            self._check_speculation(request.params.speculation)
         with self._lock:
             if not self._accepting:
                 raise UnavailableError(self._closed_because)
@@ -165,6 +179,14 @@ class Engine:
         if (error := done.get()) is not None:
             raise error
 
+    def _check_speculation(self, method: str | None) -> None:
+        allowed = {OFF, *self._speculation_methods}
+        if method is not None and method not in allowed:
+            raise InvalidRequestError(
+                f"speculation must be one of {', '.join(sorted(allowed))} for this model, as its setting of that name "
+                f"allows, got {method!r}"
+            )
+
     # Everything below runs on the engine thread.
 
     def _run(self) -> None:
@@ -183,6 +205,7 @@ class Engine:
             plan = self._scheduler.plan()
             if not plan.spans:
                 return
+            plan = self._add_drafts(plan)
             result = self._runner.execute(plan)
             outputs = self._scheduler.commit(plan, result)
         except Exception as error:
@@ -190,6 +213,21 @@ class Engine:
             self._fail(plan, EngineError(f"the engine failed in a step: {type(error).__name__}: {error}"))
             return
         self._emit(outputs)
+
+    def _add_drafts(self, plan: StepPlan) -> StepPlan:
+        if self._speculator is None or not (openings := self._scheduler.openings(plan)):
+            return plan
+        try:
+            drafts = self._speculator.draft(plan.num_tokens, openings)
+        except Exception:
+            self._stop_speculating()
+            return plan
+        return self._scheduler.add_drafts(plan, drafts) if drafts else plan
+
+    def _stop_speculating(self) -> None:
+        """A fault in guessing is no reason to fail a request."""
+        self._log_error(f"speculation failed and is off until the model is loaded again: {traceback.format_exc()}")
+        self._speculator = None
 
     def _take_commands(self) -> None:
         """Run what is in the inbox; with nothing to do otherwise, wait for it."""
@@ -262,7 +300,15 @@ class Engine:
             if output.is_last:
                 with self._lock:
                     self._num_in_flight -= 1
+                self._forget(output.request)
             try:
                 output.request.sink(output)
             except Exception:
                 self._log_error(f"an output could not be delivered: {traceback.format_exc()}")
+
+    def _forget(self, request: Request) -> None:
+        if self._speculator is not None:
+            try:
+                self._speculator.forget(request)
+            except Exception:
+                self._stop_speculating()

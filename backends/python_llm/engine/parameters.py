@@ -182,6 +182,17 @@ def _biases(value: object) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(pairs.items()))
 
 
+def choice(*words: str) -> Kind:
+    """One of `words`."""
+
+    def read(value: object) -> str:
+        if value not in words:
+            raise ValueError
+        return str(value)
+
+    return Kind("one of " + ", ".join(words), read)
+
+
 INTEGER = Kind("an integer", _integer, lambda value: (value,))
 NUMBER = Kind("a number", _number, lambda value: (value,))
 BOOLEAN = Kind("a boolean", _boolean)

@@ -16,13 +16,13 @@ from python_llm.engine.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class SamplingTask:
-    """How to turn the logits after a span's last token into the next token."""
+    """How to turn the logits after a span's last token (and after each known token before a draft) into a token."""
 
     params: SamplingParams
     seed: int
     """64-bit key of this sequence's random stream; token i of the output uses only (seed, i)."""
     history: np.ndarray
-    """int32 [num_tokens]: prompt and output so far, ending with the span's last token."""
+    """int32 [num_tokens]: prompt and output so far and the span's drafts, ending with the span's last token."""
     num_prompt: int
     """The first `num_prompt` entries of `history` are the prompt."""
     logprobs: int | None
@@ -51,12 +51,14 @@ class Span:
     request_id: int
     start: int
     token_ids: np.ndarray
-    """int32 [n]"""
+    """int32 [n], n > `num_drafts`"""
     block_ids: np.ndarray
     """int32 [ceil((start + n) / block_size)]: the pages that hold positions [0, start + n), in order."""
     sampling: SamplingTask | None
     """None when known tokens remain after this span (a prompt chunk)."""
     prompt_logprobs: PromptLogprobsTask | None = None
+    num_drafts: int = 0
+    """The last so many of `token_ids` are guesses that the step verifies; 0 without `sampling`."""
 
     @property
     def end(self) -> int:
@@ -100,7 +102,7 @@ class StepResult:
     """Entry i of each tuple answers span i of the plan."""
 
     tokens: tuple[tuple[SampledToken, ...], ...]
-    """New tokens in order; empty for a span without `sampling`."""
+    """New tokens in order: the accepted drafts and one more; empty for a span without `sampling`."""
     prompt_logprobs: tuple[tuple[PromptLogprob, ...], ...]
     """One entry per target; empty unless asked for."""
 

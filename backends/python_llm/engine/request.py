@@ -95,6 +95,9 @@ class Request:
         self.num_cached_tokens = 0
         """Prompt tokens that the prefix index supplied when the request was first scheduled."""
         self.num_preemptions = 0
+        self.num_drafted = 0
+        """Drafts that were verified, and how many of them became output."""
+        self.num_accepted = 0
         self.block_ids: list[int] = []
         self.prompt_logprobs: list[PromptLogprob] = []
         """Entry i is about prompt token i + 1."""

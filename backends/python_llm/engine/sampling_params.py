@@ -23,12 +23,19 @@ from python_llm.engine.parameters import (
     Kind,
     Parameter,
     Range,
+    choice,
     shown,
 )
 from python_llm.errors import InvalidRequestError
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this one are greedy, as in vLLM: dividing by them would only overflow."""
+
+OFF = "off"
+"""The way to speculate that is always allowed: not at all."""
+
+MOST_DRAFT_TOKENS = 32
+"""Longest draft that can be asked for, by setting or by request."""
 
 _LIST_LIMIT = 1024
 _STOP_LIMIT = 64
@@ -117,6 +124,19 @@ class SamplingParams:
         "Words that must not be generated, at a text's start or after a space.",
         max_items=_LIST_LIMIT,
         max_length=_STRING_LIMIT,
+    )
+
+    speculation: str | None = _parameter(
+        None,
+        choice(OFF, "prompt_lookup"),
+        "How to guess tokens ahead; it changes the speed and never the text. Must be among what the model's setting of "
+        "this name allows; null: that setting.",
+    )
+    num_draft_tokens: int | None = _parameter(
+        None,
+        INTEGER,
+        "Guess at most so many tokens ahead in a step; null: the model's setting.",
+        Range(0, MOST_DRAFT_TOKENS),
     )
 
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()

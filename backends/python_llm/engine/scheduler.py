@@ -5,18 +5,23 @@ within one token budget. Requests that are one token behind (decoding) are serve
 budget leaves goes to waiting requests in the order of arrival. When pages run out, the youngest running request gives
 its pages back and waits; its sampled tokens stay, so it continues where it was once they are computed again.
 
+Drafts are added to a step that is planned already, from budget and pages that nobody else wants: they never keep a
+token of another request waiting, and never preempt.
+
 Owner: the engine thread. Does not know the model, text, clocks beyond the deadline it is told, or Triton.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from python_llm.engine.blocks import BlockHash, BlockPool
+from python_llm.engine.drafts import Opening
 from python_llm.engine.plan import PromptLogprobsTask, SamplingTask, Span, StepPlan, StepResult
 from python_llm.engine.request import FinishReason, Output, Request, RequestState
 from python_llm.errors import RequestError
@@ -46,6 +51,9 @@ class Scheduler:
         self._waiting: list[Request] = []
         self._running: list[Request] = []
         """Both oldest first."""
+        self.num_drafted = 0
+        """Drafts verified since the start, and how many of them became output."""
+        self.num_accepted = 0
 
     @property
     def has_requests(self) -> bool:
@@ -88,6 +96,30 @@ class Scheduler:
             self._admit(scheduled, budget)
         return StepPlan(tuple(self._span(request, count) for request, count in scheduled.items()))
 
+    def openings(self, plan: StepPlan) -> list[Opening]:
+        """Where drafts could be added to `plan`, the step just planned."""
+        by_id = {request.id: request for request in self._running}
+        sampled = [by_id[span.request_id] for span in plan.spans if span.sampling is not None]
+        openings = [Opening(request, _most_drafts(request)) for request in sampled]
+        return [opening for opening in openings if opening.most > 0]
+
+    def add_drafts(self, plan: StepPlan, drafts: Mapping[int, np.ndarray]) -> StepPlan:
+        """`plan` with `drafts` (by request id) to verify, fewer where budget or pages do not suffice."""
+        budget = self._max_num_batched_tokens - plan.num_tokens
+        by_id = {request.id: request for request in self._running}
+        spans = []
+        for span in plan.spans:
+            added = drafts.get(span.request_id)
+            if added is not None and span.sampling is not None:
+                request = by_id[span.request_id]
+                added = added[: max(0, min(budget, _most_drafts(request)))]
+                added = added[: self._grow_freely(request, span.end + len(added)) - span.end]
+                budget -= len(added)
+                spans.append(_with_drafts(span, added, request.block_ids))
+            else:
+                spans.append(span)
+        return StepPlan(tuple(spans))
+
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
         """Take in what the step computed. Returns what requests gained; finished ones have given their pages back."""
         now = time.monotonic()
@@ -95,16 +127,20 @@ class Scheduler:
         outputs = []
         for span, tokens, prompt_logprobs in zip(plan.spans, result.tokens, result.prompt_logprobs, strict=True):
             request = by_id[span.request_id]
-            self._register(request, span)
             # A prompt that is computed again after a preemption reports the same logprobs again.
             request.prompt_logprobs.extend(prompt_logprobs[len(request.prompt_logprobs) - span.start :])
             reason: FinishReason | None = None
+            num_before = request.num_tokens
             for token in tokens:
                 if request.times.first_token is None:
                     request.times.first_token = now
                 reason = request.append(token)
                 if reason is not None:
                     break
+            num_accepted = max(0, len(tokens) - 1)
+            self._advance(request, min(span.end - span.num_drafts + num_accepted, request.num_tokens))
+            if span.num_drafts:
+                self._count_drafts(request, span.num_drafts, min(num_accepted, request.num_tokens - num_before))
             if reason is not None:
                 self._leave(request, now)
             output = request.release(reason) if tokens else None
@@ -229,14 +265,35 @@ class Scheduler:
             prompt_logprobs=prompt_logprobs,
         )
 
-    def _register(self, request: Request, span: Span) -> None:
-        """Mark the span as computed and make the pages that it filled known to the prefix index."""
-        first, last = request.num_computed // self._block_size, span.end // self._block_size
-        request.num_computed = span.end
+    def _grow_freely(self, request: Request, num_tokens: int) -> int:
+        """Give `request` pages for up to `num_tokens` tokens, as far as nobody need give any back for it.
+
+        Returns for how many tokens it has pages now.
+        """
+        needed = self._num_blocks(num_tokens) - len(request.block_ids)
+        request.block_ids.extend(self.pool.allocate(min(needed, self.pool.num_available)) or ())
+        return min(num_tokens, len(request.block_ids) * self._block_size)
+
+    def _advance(self, request: Request, num_computed: int) -> None:
+        """Mark [0, num_computed) as computed: its full pages become known to the prefix index.
+
+        Pages that only hold what drafts left, which were not accepted, are given back.
+        """
+        first, last = request.num_computed // self._block_size, num_computed // self._block_size
+        request.num_computed = num_computed
         if self._enable_prefix_caching and last > first:
             hashes = request.block_hashes(last, self._block_size)
             for index in range(first, last):
                 self.pool.register(request.block_ids[index], hashes[index])
+        kept = self._num_blocks(num_computed)
+        self.pool.release(request.block_ids[kept:])
+        del request.block_ids[kept:]
+
+    def _count_drafts(self, request: Request, drafted: int, accepted: int) -> None:
+        request.num_drafted += drafted
+        request.num_accepted += accepted
+        self.num_drafted += drafted
+        self.num_accepted += accepted
 
     def _leave(self, request: Request, now: float) -> None:
         (self._running if request.state is RequestState.RUNNING else self._waiting).remove(request)
@@ -251,3 +308,20 @@ class Scheduler:
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
+
+
+def _most_drafts(request: Request) -> int:
+    # The step gives a token of its own after the drafts.
+    return request.max_tokens - request.num_tokens - 1
+
+
+def _with_drafts(span: Span, drafts: np.ndarray, block_ids: list[int]) -> Span:
+    if not len(drafts) or span.sampling is None:
+        return span
+    return dataclasses.replace(
+        span,
+        token_ids=np.concatenate([span.token_ids, drafts]),
+        block_ids=np.array(block_ids, dtype=np.int32),
+        sampling=dataclasses.replace(span.sampling, history=np.concatenate([span.sampling.history, drafts])),
+        num_drafts=len(drafts),
+    )

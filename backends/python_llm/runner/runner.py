@@ -1,4 +1,4 @@
-"""Executes step plans: one forward pass for all spans, then sampling and prompt logprobs.
+"""Executes step plans: one forward pass for all spans, then sampling, acceptance of drafts and prompt logprobs.
 
 Does not know requests, text or Triton; a span is all it sees of a request. How the pass is computed is a subclass's
 affair: plain torch here, compiled kernels in `kernels.native_runner`.
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-from python_llm.engine.plan import PromptLogprob, PromptLogprobsTask, SampledToken, Span, StepPlan, StepResult
-from python_llm.engine.sampling import prompt_logprobs, sample
+from python_llm.engine.acceptance import new_tokens, num_sampled_rows
+from python_llm.engine.plan import PromptLogprob, PromptLogprobsTask, Span, StepPlan, StepResult
+from python_llm.engine.sampling import prompt_logprobs
 from python_llm.runner.batch import make_batch
 from python_llm.runner.decoder import Decoder
 from python_llm.runner.kv_cache import KVCache
@@ -46,16 +47,13 @@ class StepRunner(ABC):
             return StepResult((), ())
         self.forward(spans)
         row = 0
-        last_rows, tasks = [], []
+        sampled_rows: list[int] = []
         scored: list[tuple[PromptLogprob, ...]] = []
         for span in spans:
             scored.append(() if span.prompt_logprobs is None else self._prompt_logprobs(row, span.prompt_logprobs))
             row += len(span.token_ids)
-            if span.sampling is not None:
-                last_rows.append(row - 1)
-                tasks.append(span.sampling)
-        sampled = iter(sample(self.logits(last_rows), tasks) if tasks else ())
-        tokens: list[tuple[SampledToken, ...]] = [() if span.sampling is None else (next(sampled),) for span in spans]
+            sampled_rows.extend(range(row - num_sampled_rows(span), row))
+        tokens = new_tokens(self.logits(sampled_rows), spans) if sampled_rows else [()] * len(spans)
         return StepResult(tuple(tokens), tuple(scored))
 
     def _prompt_logprobs(self, first_row: int, task: PromptLogprobsTask) -> tuple[PromptLogprob, ...]:

@@ -90,6 +90,8 @@ def request_stats(requests: Sequence[Request]) -> dict[str, object]:
         "output_tokens": sum(request.num_output for request in requests),
         "cached_tokens": requests[0].num_cached_tokens,
         "preemptions": sum(request.num_preemptions for request in requests),
+        "drafted_tokens": sum(request.num_drafted for request in requests),
+        "accepted_tokens": sum(request.num_accepted for request in requests),
     }
 
 
