@@ -104,9 +104,9 @@ def chat(
     """Talk to a model of a running server."""
     from python_llm_client.chat import Conversation
     from python_llm_client.chat import chat as run
-    from python_llm_client.client import StreamClient
+    from python_llm_client.client import Client
 
-    client = StreamClient(url)
+    client = Client(url)
     client.check(model)
     sampling: dict[str, object] = {"max_tokens": max_tokens}
     if temperature is not None:
