@@ -33,6 +33,10 @@ class ServeOptions:
     models: list[str] = field(default_factory=list)
     assignments: list[str] = field(default_factory=list)
     """`MODEL.SETTING=VALUE`"""
+    openai_port: int | None = None
+    """Of the gateway; None: no gateway."""
+    api_keys: Path | None = None
+    """The gateway's key file."""
     verbose: bool = False
 
 
@@ -67,7 +71,12 @@ def prepare(options: ServeOptions, warn: Callable[[str], None]) -> LaunchPlan:
         "--grpc-port": options.grpc_port,
         "--metrics-port": options.metrics_port,
     }
-    preflight.check_ports(options.host, ports)
+    if options.openai_port is not None:
+        preflight.check_ports(options.host, {**ports, "--openai-port": options.openai_port})
+    elif options.api_keys is not None:
+        raise UsageError("--api-keys is for the gateway: name its port with --openai-port")
+    else:
+        preflight.check_ports(options.host, ports)
     instances = sum(model.instances for model in selected.values())
     warning = preflight.check_shared_memory(preflight.free_shared_memory(), instances)
     if warning:

@@ -111,6 +111,8 @@ def _invalid_body(faults: Sequence[Any]) -> ApiError:
     first = faults[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    if isinstance(first.get("input"), bytes):
+        return ApiError(400, "the body must be sent with content-type: application/json")
     param = _place(first["loc"])
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown parameter {param!r}{_nearest(first)}", code="unknown_parameter", param=param)

@@ -6,6 +6,7 @@ A key has 256 random bits, so a plain SHA-256 cannot be turned back, and a slow 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,15 +35,28 @@ class _KeyFile(BaseModel):
     keys: list[ApiKey] = Field(min_length=1)
 
 
-def new_key(
-    name: str, requests_per_minute: int | None = None, max_concurrent: int | None = None
-) -> tuple[str, ApiKey]:
-    """A fresh key, which nobody can show again, and its entry for the key file."""
+def add_key(path: Path, name: str, requests_per_minute: int | None = None, max_concurrent: int | None = None) -> str:
+    """Make a key and write its entry to the file, which only its owner may read. Returns the key; nobody else knows it.
+
+    Raises UsageError when the name is taken, or the file is not a key file.
+    """
+    entries = list(read_keys(path)) if path.exists() else []
+    if any(entry.name == name for entry in entries):
+        raise UsageError(f"the key file {path} has a key for {name!r} already: take it out first")
     key = _PREFIX + secrets.token_urlsafe(32)
-    entry = ApiKey(
-        name=name, sha256=_hash(key), requests_per_minute=requests_per_minute, max_concurrent=max_concurrent
+    entries.append(
+        ApiKey(name=name, sha256=_hash(key), requests_per_minute=requests_per_minute, max_concurrent=max_concurrent)
     )
-    return key, entry
+    text = _KeyFile(keys=entries).model_dump_json(indent=2, exclude_none=True) + "\n"
+    # Never half a file: a gateway may start at this moment.
+    whole = path.with_name(path.name + ".new")
+    try:
+        with open(os.open(whole, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+            out.write(text)
+        os.replace(whole, path)
+    except OSError as error:
+        raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from None
+    return key
 
 
 def read_keys(path: Path) -> tuple[ApiKey, ...]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
-from python_llm_client.answers import Answer, Delta, collect
+from python_llm_client.answers import Delta
 from python_llm_client.async_client import AsyncClient
 from python_llm_client.connection import Tls
 from python_llm_client.failures import (
@@ -108,14 +108,6 @@ class ServerPool:
     def status(self) -> dict[str, str]:
         """Server -> "ok" or what is wrong with it."""
         return {server.url: server.fault or "ok" for server in self._servers}
-
-    async def ask(self, request: GenerationRequest, timeout: float) -> Answer:
-        """The whole answer. Raises ClientError."""
-        deltas: list[Delta] = []
-        async with contextlib.aclosing(self.responses(request, timeout)) as responses:
-            async for response in responses:
-                deltas += response
-        return collect(deltas, request.num_sequences)
 
     async def responses(self, request: GenerationRequest, timeout: float) -> AsyncGenerator[list[Delta], None]:
         """What comes of `request`, response by response. Closing it cancels the request. Raises ClientError."""
