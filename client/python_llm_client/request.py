@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton
 
+from python_llm_client.failures import InvalidRequestError
+
 Message = Mapping[str, Any]
 """`{"role": "user", "content": "..."}`"""
 
@@ -54,6 +56,7 @@ class GenerationRequest:
         return top if isinstance(top, int) and top > 0 else 0
 
     def tensors(self) -> list[triton.InferInput]:
+        """Raises InvalidRequestError for half of a surrogate pair in the prompt, which UTF-8 cannot say."""
         inputs = [_text("sampling_parameters", json.dumps(dict(self.sampling)))]
         if self.prompt is not None:
             inputs.append(_text("text_input", self.prompt))
@@ -79,7 +82,11 @@ class GenerationRequest:
 
 
 def _text(name: str, value: str) -> triton.InferInput:
-    return _input(name, "BYTES", np.array([value.encode()], dtype=np.object_))
+    try:
+        encoded = value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(f"{name} is no text: {error.reason} at {error.start}", "INVALID_ARGUMENT") from None
+    return _input(name, "BYTES", np.array([encoded], dtype=np.object_))
 
 
 def _input(name: str, kind: str, array: np.ndarray) -> triton.InferInput:

@@ -23,7 +23,7 @@ from python_llm_client.gateway.serving import Serving
 from python_llm_client.gateway.settings import GatewaySettings
 
 _STATIC = Path(__file__).parent / "static"
-_OWN_FILES_ONLY = {"content-security-policy": "default-src 'self'; frame-ancestors 'none'"}
+_OWN_FILES_ONLY = {"content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'"}
 
 
 def create_app(settings: GatewaySettings) -> FastAPI:

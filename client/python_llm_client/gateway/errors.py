@@ -5,13 +5,12 @@ OpenAI: `{"error": {"message", "type", "param", "code"}}`. Ollama: `{"error": "m
 
 from __future__ import annotations
 
-import difflib
+import json
 import logging
 import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -56,7 +55,12 @@ class ApiError(Exception):
 
     def response(self, path: str) -> Response:
         body = {"error": str(self)} if path.startswith("/api/") else self.openai_body()
-        return Response(orjson.dumps(body), self.status, self.headers, "application/json")
+        return Response(error_json(body), self.status, self.headers, "application/json")
+
+
+def error_json(body: dict[str, Any]) -> bytes:
+    """Not by orjson: an error may show what came, and that need not be text that UTF-8 can say."""
+    return json.dumps(body).encode()
 
 
 def api_error(error: ClientError) -> ApiError:
@@ -114,12 +118,10 @@ def _invalid_body(faults: Sequence[Any]) -> ApiError:
     if isinstance(first.get("input"), bytes):
         return ApiError(400, "the body must be sent with content-type: application/json")
     param = _place(first["loc"])
-    if first["type"] == "extra_forbidden":
-        return ApiError(400, f"unknown parameter {param!r}{_nearest(first)}", code="unknown_parameter", param=param)
     if first["type"] == "missing":
         what = f"the parameter {param!r} is missing" if param else "the body must be a JSON object; none came"
         return ApiError(400, what, param=param or None)
-    if first["type"] in {"unsupported", "inconsistent"}:
+    if first["type"] in {"unknown", "unsupported", "inconsistent"}:
         param = first["ctx"]["param"]
         return ApiError(400, first["msg"], code=first["type"] + "_parameter", param=param)
     said = list(dict.fromkeys(f["msg"] for f in faults if _place(f["loc"]).startswith(param)))[:3]
@@ -136,9 +138,3 @@ def _place(loc: Sequence[Any]) -> str:
         elif part.isidentifier() and part not in {"str", "int", "float", "bool"}:
             place += f".{part}" if place else part
     return place
-
-
-def _nearest(fault: Mapping[str, Any]) -> str:
-    known = fault.get("ctx", {}).get("known", ())
-    near = difflib.get_close_matches(str(fault["loc"][-1])[:80], known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 
 import uvicorn
@@ -37,6 +38,9 @@ def run_gateway(settings: GatewaySettings, host: str, port: int) -> None:
         server_header=False,
     )
     server = _Server(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises what stopped it once more at its end, and that would look like a death.
+        signal.signal(number, lambda number, frame: None)
     server.run()
     if not server.started:
         raise CommandError(f"the gateway could not start on {host}:{port}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
+
+_LONGEST_SHOWN = 80
 
 
 class Unsupported:
@@ -37,14 +40,23 @@ class StrictBody(BaseModel):
             if name in cls.UNSUPPORTED:
                 if not any(_same(value, harmless) for harmless in cls.UNSUPPORTED[name].harmless):
                     raise unsupported(name, cls.UNSUPPORTED[name].reason)
-            else:
+            elif name in cls.model_fields:
                 kept[name] = value
+            else:
+                raise _unknown(name, [*cls.model_fields, *cls.UNSUPPORTED])
         return kept
 
 
 def _same(value: object, other: object) -> bool:
     # True == 1 in Python, not in JSON.
     return type(value) is type(other) and value == other
+
+
+def _unknown(param: str, known: Iterable[str]) -> PydanticCustomError:
+    param = str(param)[:_LONGEST_SHOWN]
+    near = difflib.get_close_matches(param, known, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return PydanticCustomError("unknown", "unknown parameter '{param}'{hint}", {"param": param, "hint": hint})
 
 
 def unsupported(param: str, reason: str) -> PydanticCustomError:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from python_llm_client.gateway.errors import ApiError
+from python_llm_client.gateway.errors import ApiError, error_json
 from python_llm_client.gateway.ollama import reply
 from python_llm_client.gateway.ollama.schema import ChatRequest, GenerateRequest, ShowRequest
 from python_llm_client.gateway.ollama.translate import chat_request, generate_request, model_name
@@ -111,7 +111,7 @@ async def _lines(serving: Serving, asked: GenerationRequest, writer: reply.Write
 
 
 def _error_line(error: ApiError) -> bytes:
-    return orjson.dumps({"error": str(error)}) + b"\n"
+    return error_json({"error": str(error)}) + b"\n"
 
 
 def _json(body: dict[str, Any]) -> Response:

@@ -6,12 +6,11 @@ What is equal in all chunks of a stream is written once: a chunk costs the JSON 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 
 from python_llm_client.answers import Delta, Usage
-from python_llm_client.gateway.errors import ApiError
+from python_llm_client.gateway.errors import ApiError, error_json
 from python_llm_client.gateway.openai.reply import Heading, chat_logprobs, completion_logprobs, usage
 
 DONE = b"data: [DONE]\n\n"
@@ -90,5 +89,4 @@ class CompletionChunks(_Chunks):
 
 def error_event(error: ApiError) -> bytes:
     """For what goes wrong when the status has been sent already."""
-    body: dict[str, Any] = error.openai_body()
-    return b"data: " + orjson.dumps(body) + b"\n\n"
+    return b"data: " + error_json(error.openai_body()) + b"\n\n"
