@@ -150,7 +150,7 @@ function statistics(usage, reason, firstMs, restMs) {
     if (tokens > 1 && restMs > 0) parts.push(`${(((tokens - 1) * 1000) / restMs).toFixed(1)} tokens/s`);
   }
   parts.push(`first after ${Math.round(firstMs)} ms`);
-  if (reason === "length") parts.push("cut at the most tokens");
+  if (reason === "length") parts.push("cut at max tokens");
   return parts.join(" · ");
 }
 
@@ -273,6 +273,7 @@ $("prompt").addEventListener("keydown", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && running) running.abort();
 });
+$("controls").addEventListener("submit", (event) => event.preventDefault());
 $("stop").addEventListener("click", () => running && running.abort());
 $("new").addEventListener("click", () => {
   turns.length = 0;
