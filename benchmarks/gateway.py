@@ -1,4 +1,4 @@
-"""What the gateway costs: the same streams over gRPC straight from Triton and through the gateway, in turns, in one run.
+"""What the gateway costs: the same streams over gRPC straight from Triton and through the gateway, by turns in one run.
 
     python benchmarks/gateway.py [--streams 32] [--tokens 64] [--rounds 3]
 

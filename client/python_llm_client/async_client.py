@@ -174,15 +174,16 @@ class AsyncClient:
                 timeout=None if left is None else int(left * 1e6),
             ),
             stream_timeout=None if left is None else left + GRACE_SECONDS,
-            headers=self._endpoint.stream_headers(),
+            headers=self._endpoint.call_headers(),
         )
-        over = False
+        over = has_begun = False
         try:
             while not over:
                 result, error = await anext(call, (None, None))
                 if error is not None:
                     over = True
-                    raise explain("", error.message(), self._endpoint.url, timeout)
+                    raise explain("", error.message(), self._endpoint.url, timeout, has_begun=has_begun)
+                has_begun = True
                 # Other backends send the final flag alone, and this client is then told of the stream's end only.
                 deltas = reader.end() if result is None else reader.read(result.get_response())
                 over = result is None or reader.over

@@ -143,16 +143,18 @@ class Client:
         left = seconds_left(end, timeout)
         reader = ResponseReader(request.num_top_logprobs)
         inputs = request.tensors()
+        has_begun = False
         responses: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
         with self._connection() as connection:
             connection.start_stream(
                 callback=lambda result, error: responses.put((result, error)),
                 stream_timeout=None if left is None else left + GRACE_SECONDS,
-                headers=self._endpoint.stream_headers(),
+                headers=self._endpoint.call_headers(),
             )
             over = False
             try:
-                with self._explained(timeout):
+                # A stream that has failed already refuses the request; why it failed comes by the callback.
+                with contextlib.suppress(triton.InferenceServerException):
                     connection.async_stream_infer(
                         request.model,
                         inputs,
@@ -163,7 +165,8 @@ class Client:
                     result, error = responses.get()
                     if error is not None:
                         over = True
-                        raise self._explain(error, timeout)
+                        raise self._explain(error, timeout, has_begun=has_begun)
+                    has_begun = True
                     deltas = reader.read(result.get_response())
                     over = reader.over
                     yield from deltas
@@ -175,17 +178,17 @@ class Client:
         return triton.InferenceServerClient(**self._endpoint.client_arguments())
 
     @contextlib.contextmanager
-    def _explained(self, timeout: float | None = None) -> Iterator[None]:
+    def _explained(self) -> Iterator[None]:
         try:
             yield
         except triton.InferenceServerException as error:
-            raise self._explain(error, timeout) from None
+            raise self._explain(error, None) from None
 
-    def _explain(self, error: Exception, timeout: float | None) -> ClientError:
+    def _explain(self, error: Exception, timeout: float | None, *, has_begun: bool = False) -> ClientError:
         if not isinstance(error, triton.InferenceServerException):
             return ClientError(str(error))
         code = (error.status() or "").rpartition(".")[2]
-        return explain(code, error.message(), self._endpoint.url, timeout)
+        return explain(code, error.message(), self._endpoint.url, timeout, has_begun=has_begun)
 
 
 def seconds_left(end: float | None, timeout: float | None) -> float | None:

@@ -39,7 +39,3 @@ class Endpoint:
 
     def call_headers(self) -> dict[str, str]:
         return {name.lower(): value for name, value in self.headers.items()}
-
-    def stream_headers(self) -> dict[str, str]:
-        """Without the second header the server sends an error's text, but not its code."""
-        return {**self.call_headers(), "triton_grpc_error": "true"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from tritonclient.utils import serialize_byte_tensor
 
 from python_llm_client.answers import Delta, Stats, Usage, collect
 from python_llm_client.failures import (
+    _SAID,
     ClientError,
     ConnectionLostError,
     DeadlineExceededError,
@@ -19,6 +22,7 @@ from python_llm_client.failures import (
     NotFoundError,
     UnavailableError,
     UnreachableError,
+    code_of,
     explain,
 )
 from python_llm_client.request import GenerationRequest
@@ -108,15 +112,39 @@ def test_logprobs_have_the_chosen_token_apart_from_the_likeliest() -> None:
         ("", "Request for unknown model: 'x' is not found", NotFoundError, "NOT_FOUND"),
         ("UNAVAILABLE", "failed to connect to all addresses", UnreachableError, "UNAVAILABLE"),
         ("UNAVAILABLE", "Socket closed", ConnectionLostError, "UNAVAILABLE"),
-        ("UNAVAILABLE", "too many requests: 3", UnavailableError, "UNAVAILABLE"),
-        ("UNAVAILABLE", "deadline exceeded: the request had 3 tokens", DeadlineExceededError, "DEADLINE_EXCEEDED"),
-        ("INTERNAL", "the echo broke", ClientError, "INTERNAL"),
+        ("", "too many requests: 3", UnavailableError, "UNAVAILABLE"),
+        ("", "deadline exceeded: the request had 3 tokens", DeadlineExceededError, "DEADLINE_EXCEEDED"),
+        ("", "the engine failed in a step: ...", ClientError, "INTERNAL"),
+        ("", "n must be ...", InvalidRequestError, "INVALID_ARGUMENT"),
     ],
 )
 def test_errors_by_code(code: str, message: str, kind: type[ClientError], shown: str) -> None:
     error = explain(code, message, "host:1")
     assert type(error) is kind
     assert error.code == shown
+
+
+def test_an_unknown_error_after_the_first_part_is_not_about_the_request() -> None:
+    assert explain("", "the echo broke", "host:1", has_begun=True).code == "INTERNAL"
+
+
+def test_the_texts_by_which_codes_are_known_are_those_of_the_backend() -> None:
+    """Whoever words one of these anew must tell the client."""
+    code = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in (Path(__file__).parents[2] / "backends" / "python_llm").glob("**/*.py")
+    }
+    tritons = ("Request for unknown model", "Server is stopping", "Failed to", "Stub process")
+    for _, beginnings in _SAID:
+        for text in beginnings:
+            assert text.startswith(tritons) or any(text in source for source in code.values()), text
+    for name, raised in (
+        ("engine.py", "UnavailableError("),
+        ("engine.py", "EngineError("),
+        ("model.py", "EngineError("),
+    ):
+        for said in re.findall(re.escape(raised) + r'\s*f?"([^"{]+)', code[name]):
+            assert code_of(said, has_begun=False) != "INVALID_ARGUMENT", said
 
 
 def test_only_what_never_began_and_may_succeed_later_is_tried_again() -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from echo_models import write_dying_model, write_echo_model, write_failing_model, write_sleeping_model
 from python_llm_client.answers import Stats
@@ -315,6 +316,40 @@ def test_nothing_outlives_a_killed_serve_even_with_a_request_in_flight(repositor
         with pytest.raises(ClientError, match="went away"):
             list(answer)
         assert len(members) == 2 and regions and all_gone(members, regions)
+
+
+def _gateway(process: subprocess.Popen[str]) -> psutil.Process:
+    children = psutil.Process(process.pid).children()
+    (gateway,) = [child for child in children if "gateway" in child.cmdline()]
+    return gateway
+
+
+def test_serve_brings_a_gateway_that_ends_with_it(repository: Path) -> None:
+    port = free_ports()[0]
+    with started(repository, "--models=echo", f"--openai-port={port}", until="ready") as (process, _):
+        gateway = _gateway(process)
+        url = f"http://127.0.0.1:{port}"
+        body = {"model": "echo", "prompt": "slow " + "word " * 9, "stream": True}
+        with requests.post(url + "/v1/completions", json=body, stream=True, timeout=30) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.terminate()
+            assert [line for line in lines if line][-1] == b"data: [DONE]", "a running answer is finished"
+        assert process.wait(20) == 0
+        assert not gateway.is_running()
+
+
+def test_a_gateway_that_dies_ends_serve_and_a_killed_serve_ends_its_gateway(repository: Path) -> None:
+    options = ("--models=echo", f"--openai-port={free_ports()[0]}")
+    with started(repository, *options, until="ready") as (process, _):
+        _gateway(process).kill()
+        assert process.wait(20) == 1
+        assert process.stdout is not None
+        assert "the gateway ended by itself" in process.stdout.read()
+    with started(repository, *options, until="ready") as (process, _):
+        gateway = _gateway(process)
+        process.kill()
+        assert all_gone([gateway], [])
 
 
 def test_a_tritonserver_that_dies_is_told(repository: Path) -> None:
