@@ -355,6 +355,16 @@ def test_keys_and_their_limits(server: LocalServer, tmp_path: Path) -> None:
     wait_until(lambda: is_idle(server, "tiny"))
 
 
+def test_web_pages_of_other_origins_may_call_only_if_they_are_named(
+    server: LocalServer, gateway: RunningGateway, tmp_path: Path
+) -> None:
+    allowed, header = "http://page.example", "access-control-allow-origin"
+    with running_gateway([server], tmp_path / "log", f"--cors-origin={allowed}") as open_to_one:
+        assert open_to_one.get("/v1/models", origin=allowed).headers[header] == allowed
+        assert header not in open_to_one.get("/v1/models", origin="http://other.example").headers
+    assert header not in gateway.get("/v1/models", origin=allowed).headers
+
+
 def test_a_server_that_is_away_is_passed_over(server: LocalServer, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     add_model(repository, "tiny")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -94,6 +95,10 @@ def test_an_answer_streams_in_with_its_timing_and_goes_into_the_history(page: An
 
 
 def test_escape_and_the_button_stop_an_answer_and_the_server(page: Any, server: LocalServer) -> None:
+    def endless(route: Any) -> None:
+        route.continue_(post_data=json.dumps({**route.request.post_data_json, "ignore_eos": True}))
+
+    page.route("**/chat/completions", endless)
     for stop in (lambda: page.keyboard.press("Escape"), lambda: page.click("#stop")):
         page.click("#new")
         ask(page, "Hello", max_tokens=4000)
