@@ -121,7 +121,7 @@ async function answer() {
       if (choice.delta.content) {
         first ??= performance.now();
         turn.content += choice.delta.content;
-        draw(card, turn);
+        drawSoon(card, turn);
       }
     }
     turn.note = statistics(usage, reason, first === null ? 0 : first - start, performance.now() - (first ?? start));
@@ -203,9 +203,23 @@ function draw(card, turn) {
   const log = $("log");
   const follow = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
   const text = card.querySelector(".text");
-  if (turn.role === "user") make(text, "p").textContent = turn.content;
-  else renderMarkdown(text, turn.content);
+  if (turn.role === "user") {
+    text.replaceChildren();
+    make(text, "p").textContent = turn.content;
+  } else renderMarkdown(text, turn.content);
   if (follow) log.scrollTop = log.scrollHeight;
+}
+
+let drawing = false;
+
+// At most once a frame: tokens may come faster than a text can be laid out.
+function drawSoon(card, turn) {
+  if (drawing) return;
+  drawing = true;
+  requestAnimationFrame(() => {
+    drawing = false;
+    if (card.isConnected) draw(card, turn);
+  });
 }
 
 function redraw() {
