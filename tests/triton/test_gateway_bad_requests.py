@@ -72,8 +72,8 @@ def send(gateway: RunningGateway, path: str, body: bytes, **headers: str) -> req
 def alone(value: Any) -> Any:
     """At most one prompt of a list.
 
-    When one of several is refused the others are cancelled, here in their last moment: Triton can then keep the model for
-    ever (docs/operating.md), and this server would not stop.
+    When one of several is refused the others are cancelled, here in their last moment: Triton can then keep the model
+    for ever (docs/operating.md), and this server would not stop.
     """
     return value[:1] if isinstance(value, list) else value
 
