@@ -125,6 +125,7 @@ async def compare(server: LocalServer, url: str, streams: int, tokens: int, roun
             order = list(ways) if number % 2 == 0 else list(ways)[::-1]
             for name in order:
                 results[name].append(await measure(ways[name], streams, tokens, f"{name} {number}"))
+                print(f"round {number}, {name}: {results[name][-1].tokens_per_second:.1f} tokens/s", file=sys.stderr)
     print(f"{streams} streams of {tokens} tokens, medians of {rounds} rounds")
     for name, measured in results.items():
         rate, first = (statistics.median(getattr(r, f) for r in measured) for f in ("tokens_per_second", "first_ms"))
