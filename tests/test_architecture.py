@@ -65,8 +65,41 @@ def test_the_client_knows_the_settings_and_nothing_else() -> None:
         "python_llm.loading",
         "python_llm.triton_io.text_models",
         "python_llm_client.cli",
+        "python_llm_client.gateway.app",
     ],
 )
 def test_light_modules_do_not_load_torch_or_transformers(module: str) -> None:
     code = f"import sys, {module}; assert not {{'torch', 'transformers'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def _client_imports(file: Path) -> set[str]:
+    """Modules of the client that `file` imports, without the leading package name."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return {name.removeprefix("python_llm_client.") for name in found if name.startswith("python_llm_client.")}
+
+
+LIBRARY = {"answers", "failures", "errors", "request", "responses", "retry", "connection", "client", "async_client"}
+GATEWAY_MAY = {
+    "gateway/openai": LIBRARY | {"gateway"},
+    "gateway/ollama": LIBRARY | {"gateway"},
+    "gateway": LIBRARY | {"gateway", "preflight"},
+}
+
+
+@pytest.mark.parametrize("room", GATEWAY_MAY)
+def test_the_gateway_knows_the_library_and_not_how_servers_are_started(room: str) -> None:
+    for file in (CLIENT / room).glob("*.py"):
+        for name in _client_imports(file):
+            assert name.split(".")[0] in GATEWAY_MAY[room], f"{file.name} imports {name}"
+            # The two APIs do not know each other; what both need lies beside them.
+            others = {"gateway/openai": "gateway.ollama", "gateway/ollama": "gateway.openai"}
+            assert room not in others or not name.startswith(others[room]), f"{file.name} imports {name}"
+
+
+def test_the_library_knows_neither_the_gateway_nor_the_command_line() -> None:
+    for module in LIBRARY:
+        assert _client_imports(CLIENT / f"{module}.py") <= LIBRARY, module

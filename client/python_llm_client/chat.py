@@ -10,7 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
-from python_llm_client.client import ClientError, Message, StreamClient
+from python_llm_client.client import Client
+from python_llm_client.failures import ClientError
+from python_llm_client.request import Message
 
 HELP = "/clear forgets the conversation, /exit (or Ctrl-D) leaves, Ctrl-C stops an answer."
 
@@ -18,7 +20,7 @@ HELP = "/clear forgets the conversation, /exit (or Ctrl-D) leaves, Ctrl-C stops 
 class Conversation:
     """What was said so far, and how to go on. Owned by one thread."""
 
-    def __init__(self, client: StreamClient, model: str, system: str | None, sampling: dict[str, object]) -> None:
+    def __init__(self, client: Client, model: str, system: str | None, sampling: dict[str, object]) -> None:
         self._client = client
         self._model = model
         self._sampling = sampling
@@ -35,7 +37,7 @@ class Conversation:
         """
         question: Message = {"role": "user", "content": text}
         said: list[str] = []
-        answer = self._client.generate(
+        answer = self._client.stream(
             self._model, messages=[*self._start, *self._turns, question], sampling=self._sampling
         )
         try:

@@ -74,6 +74,12 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="MODEL.SETTING=VALUE", help="Override a setting of a model; may be repeated."),
     ] = None,
+    openai_port: Annotated[
+        int | None, typer.Option(help="Also run a gateway that speaks OpenAI's and Ollama's API. [default: none]")
+    ] = None,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="The gateway's key file (python-llm api-key). [default: no key needed]")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show tritonserver's own log.")] = False,
 ) -> None:
     """Serve the models of a repository. Prints `ready` when they are; SIGTERM or Ctrl-C stops it."""
@@ -88,9 +94,71 @@ def serve(
         metrics_port=metrics_port,
         models=[name.strip() for name in models.split(",") if name.strip()],
         assignments=set_ or [],
+        openai_port=openai_port,
+        api_keys=api_keys,
         verbose=verbose,
     )
     run(options, Console(stderr=True))
+
+
+@app.command()
+def gateway(
+    *,
+    triton: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT", help="A Triton server's gRPC endpoint; may be repeated. [default: 127.0.0.1:8001]"
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 listens on all.")] = "127.0.0.1",
+    port: int = 9000,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="Key file (python-llm api-key). [default: no key needed]")
+    ] = None,
+    max_concurrent: Annotated[int, typer.Option(min=1, help="Requests for text under way at once.")] = 256,
+    max_body_kib: Annotated[int, typer.Option(min=1, help="Longest request body, in KiB.")] = 8192,
+    request_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Longest answer, in seconds, waiting included.")
+    ] = 600,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Let web pages of this origin call; may be repeated. [default: none]"),
+    ] = None,
+    triton_tls: Annotated[bool, typer.Option("--triton-tls", help="Encrypt the way to the Triton servers.")] = False,
+    triton_ca: Annotated[
+        Path | None, typer.Option(help="PEM file that vouches for them. [default: the system's certificates]")
+    ] = None,
+) -> None:
+    """Speak OpenAI's and Ollama's API in front of Triton servers. Prints `ready`; SIGTERM or Ctrl-C stops it."""
+    from python_llm_client.connection import Tls
+    from python_llm_client.gateway.keys import read_keys
+    from python_llm_client.gateway.run import run_gateway
+    from python_llm_client.gateway.settings import GatewaySettings
+
+    settings = GatewaySettings(
+        servers=tuple(triton or ["127.0.0.1:8001"]),
+        server_tls=Tls(triton_ca) if triton_tls or triton_ca else None,
+        keys=read_keys(api_keys) if api_keys else (),
+        max_concurrent=max_concurrent,
+        max_body_bytes=max_body_kib << 10,
+        request_timeout=request_timeout,
+        cors_origins=tuple(cors_origin or ()),
+    )
+    run_gateway(settings, host, port)
+
+
+@app.command()
+def api_key(
+    name: Annotated[str, typer.Argument(help="Whose key it is.")],
+    *,
+    file: Annotated[Path, typer.Option(help="The key file; made when it is not there.")] = Path("api-keys.json"),
+    requests_per_minute: Annotated[int | None, typer.Option(min=1, help="[default: no limit]")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="[default: no limit]")] = None,
+) -> None:
+    """Make an API key for the gateway. Prints the key, which is shown only now; the file keeps its hash."""
+    from python_llm_client.gateway.keys import add_key
+
+    print(add_key(file, name, requests_per_minute, max_concurrent))
 
 
 @app.command()
@@ -106,9 +174,9 @@ def chat(
     """Talk to a model of a running server."""
     from python_llm_client.chat import Conversation
     from python_llm_client.chat import chat as run
-    from python_llm_client.client import StreamClient
+    from python_llm_client.client import Client
 
-    client = StreamClient(url)
+    client = Client(url)
     client.check(model)
     sampling: dict[str, object] = {"max_tokens": max_tokens}
     if temperature is not None:

@@ -1,4 +1,4 @@
-"""Streams the answer of one model over gRPC: the text face of `python_llm`, and of Triton's vLLM backend without chat.
+"""Asks the models of one Triton server over gRPC, and waits. `async_client` is the same for asyncio.
 
 Does not know the terminal. A client may be used by many threads: each answer has a gRPC stream of its own, because one
 stream cannot cancel one request without the others.
@@ -6,163 +6,196 @@ stream cannot cancel one request without the others.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import queue
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tritonclient.grpc as triton
 
-from python_llm_client.errors import CommandError
+from python_llm_client.answers import Answer, Delta, collect
+from python_llm_client.connection import Endpoint, Tls
+from python_llm_client.failures import ClientError, DeadlineExceededError, NotFoundError, explain
+from python_llm_client.request import GenerationRequest, Message
+from python_llm_client.responses import ResponseReader
+from python_llm_client.retry import RetryPolicy, is_safe_to_retry
 
-_CHECK_SECONDS = 5.0
-_UNREACHABLE = ("failed to connect", "errors resolving", "DNS resolution failed")
-_WENT_AWAY = ("Stream removed", "Socket closed", "Connection reset", "GOAWAY")
-
-Message = Mapping[str, str]
-"""`{"role": "user", "content": "..."}`"""
-
-
-class ClientError(CommandError):
-    """The server cannot be reached, or refused or broke off a request. `code` is gRPC's ("INVALID_ARGUMENT") or ""."""
-
-    def __init__(self, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.code = code
+CHECK_SECONDS = 5.0
+"""For calls that no model has to work for."""
+GRACE_SECONDS = 1.0
+"""The server ends an answer at its deadline by itself; if it is still silent so much later, we leave."""
 
 
-@dataclass(frozen=True)
-class Delta:
-    """What one response added to the answer."""
-
-    text: str
-    tokens: int
-    """How many tokens; 0 when the model does not tell."""
-    finish_reason: str | None
-    """Of the last delta: "stop" or "length". None before, and for models that do not tell."""
-    stats: dict[str, Any] | None
-    """Of the last delta, when asked for."""
-
-
-class StreamClient:
+class Client:
     """Talks to the server at `url` ("host:port" of its gRPC endpoint)."""
 
-    def __init__(self, url: str = "127.0.0.1:8001") -> None:
-        self._url = url
+    def __init__(
+        self,
+        url: str = "127.0.0.1:8001",
+        *,
+        tls: Tls | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """`headers` go with every call."""
+        self._endpoint = Endpoint(url, tls, dict(headers or {}))
+        self._retry = retry or RetryPolicy()
 
     def check(self, model: str) -> None:
         """Raises ClientError when no server answers, or when it does not serve `model`."""
-        with triton.InferenceServerClient(self._url) as connection:
-            try:
-                if connection.is_model_ready(model, client_timeout=_CHECK_SECONDS):
-                    return
-                index = connection.get_model_repository_index(client_timeout=_CHECK_SECONDS)
-            except triton.InferenceServerException as error:
-                raise self._explain(error, None) from None
-        there = sorted({entry.name for entry in index.models if entry.state == "READY"})
-        raise ClientError(
-            f'the server at {self._url} serves no model "{model}"; it serves: {", ".join(there) or "none"}', "NOT_FOUND"
+        with self._connection() as connection, self._explained():
+            if connection.is_model_ready(model, headers=self._endpoint.call_headers(), client_timeout=CHECK_SECONDS):
+                return
+        there = ", ".join(self.models()) or "none"
+        raise NotFoundError(
+            f'the server at {self._endpoint.url} serves no model "{model}"; it serves: {there}', "NOT_FOUND"
         )
 
+    def models(self) -> list[str]:
+        """Names of the models that are ready, whatever they do. Raises ClientError."""
+        with self._connection() as connection, self._explained():
+            index = connection.get_model_repository_index(
+                headers=self._endpoint.call_headers(), client_timeout=CHECK_SECONDS
+            )
+        return sorted({entry.name for entry in index.models if entry.state == "READY"})
+
     def generate(
+        self,
+        model: str,
+        prompt: str,
+        *,
+        sampling: Mapping[str, Any] | None = None,
+        stats: bool = False,
+        timeout: float | None = None,
+    ) -> Answer:
+        """The whole answer to a raw `prompt`. For the arguments and errors see `stream`."""
+        return self.ask(GenerationRequest(model, prompt=prompt, sampling=sampling or {}, stats=stats), timeout)
+
+    def chat(
+        self,
+        model: str,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        stats: bool = False,
+        timeout: float | None = None,
+    ) -> Answer:
+        """The whole answer to chat `messages`; the server applies the model's template. For the rest see `stream`."""
+        request = GenerationRequest(model, messages=messages, tools=tools, sampling=sampling or {}, stats=stats)
+        return self.ask(request, timeout)
+
+    def stream(
         self,
         model: str,
         prompt: str | None = None,
         *,
         messages: Sequence[Message] | None = None,
-        sampling: Mapping[str, object] | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        sampling: Mapping[str, Any] | None = None,
         stats: bool = False,
         timeout: float | None = None,
     ) -> Generator[Delta, None, None]:
         """Stream the answer to a raw `prompt`, or to chat `messages` (the server applies the model's template).
 
-        `sampling`: max_tokens, temperature, ... `timeout`: seconds for the whole answer. Raises ClientError.
-        Closing the iterator cancels the request on the server.
+        `sampling`: max_tokens, temperature, n, logprobs, ... (docs/sampling-parameters.md). `timeout`: seconds for the
+        whole answer, waiting and retries included. Closing the iterator cancels the request on the server.
+        Raises ValueError unless there is one of prompt and messages, and ClientError for all that comes from outside.
         """
-        if (prompt is None) == (messages is None):
-            raise ValueError("give either a prompt or messages")
-        inputs = [
-            _text("text_input", prompt) if prompt is not None else _text("messages", json.dumps(list(messages or ()))),
-            _flag("stream", True),
-            _text("sampling_parameters", json.dumps(dict(sampling or {}))),
-            _flag("return_finish_reason", True),
-            _flag("return_num_output_tokens", True),
-        ]
-        if stats:
-            inputs.append(_flag("return_stats", True))
-        return self._stream(model, inputs, timeout)
+        request = GenerationRequest(
+            model,
+            prompt=prompt,
+            messages=messages,
+            tools=tools,
+            sampling=sampling or {},
+            stream=True,
+            stats=stats,
+        )
+        return self.deltas(request, timeout)
 
-    def _stream(
-        self, model: str, inputs: list[triton.InferInput], timeout: float | None
+    def ask(self, request: GenerationRequest, timeout: float | None = None) -> Answer:
+        """The whole answer to `request`. Raises ClientError."""
+        with contextlib.closing(self.deltas(request, timeout)) as deltas:
+            return collect(deltas, request.num_sequences)
+
+    def deltas(self, request: GenerationRequest, timeout: float | None = None) -> Generator[Delta, None, None]:
+        """What comes of `request`, in one delta per sequence if it does not stream."""
+        end = None if timeout is None else time.monotonic() + timeout
+        delays = self._retry.delays()
+        while True:
+            has_begun = False
+            try:
+                with contextlib.closing(self._attempt(request, end, timeout)) as deltas:
+                    for delta in deltas:
+                        has_begun = True
+                        yield delta
+                return
+            except ClientError as error:
+                delay = next(delays, None) if is_safe_to_retry(error, has_begun=has_begun) else None
+                if delay is None or (end is not None and time.monotonic() + delay >= end):
+                    raise
+            time.sleep(delay)
+
+    def _attempt(
+        self, request: GenerationRequest, end: float | None, timeout: float | None
     ) -> Generator[Delta, None, None]:
+        left = seconds_left(end, timeout)
+        reader = ResponseReader(request.num_top_logprobs)
+        inputs = request.tensors()
+        has_begun = False
         responses: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
-        with triton.InferenceServerClient(self._url) as connection:
+        with self._connection() as connection:
             connection.start_stream(
                 callback=lambda result, error: responses.put((result, error)),
-                stream_timeout=timeout,
-                # Without it the server sends an error's text, but not its code.
-                headers={"triton_grpc_error": "true"},
+                stream_timeout=None if left is None else left + GRACE_SECONDS,
+                headers=self._endpoint.call_headers(),
             )
             over = False
             try:
-                connection.async_stream_infer(model, inputs, enable_empty_final_response=True)
+                # A stream that has failed already refuses the request; why it failed comes by the callback.
+                with contextlib.suppress(triton.InferenceServerException):
+                    connection.async_stream_infer(
+                        request.model,
+                        inputs,
+                        enable_empty_final_response=True,
+                        timeout=None if left is None else int(left * 1e6),
+                    )
                 while not over:
                     result, error = responses.get()
                     if error is not None:
                         over = True
-                        raise self._explain(error, timeout)
-                    response = result.get_response()
-                    over = response.parameters["triton_final_response"].bool_param
-                    if response.outputs:
-                        yield _delta(result)
+                        raise self._explain(error, timeout, has_begun=has_begun)
+                    has_begun = True
+                    deltas = reader.read(result.get_response())
+                    over = reader.over
+                    yield from deltas
             finally:
                 # With Triton 2.51 a model may never unload after a cancel that met the last response.
                 connection.stop_stream(cancel_requests=not over)
 
-    def _explain(self, error: Exception, timeout: float | None) -> ClientError:
+    def _connection(self) -> triton.InferenceServerClient:
+        return triton.InferenceServerClient(**self._endpoint.client_arguments())
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except triton.InferenceServerException as error:
+            raise self._explain(error, None) from None
+
+    def _explain(self, error: Exception, timeout: float | None, *, has_begun: bool = False) -> ClientError:
         if not isinstance(error, triton.InferenceServerException):
             return ClientError(str(error))
-        code, message = (error.status() or "").rpartition(".")[2], error.message()
-        # A model may answer UNAVAILABLE too (its queue is full): only the text tells who said it.
-        if code == "UNAVAILABLE" and any(text in message for text in _UNREACHABLE):
-            return ClientError(
-                f"no server answers at {self._url}: start one with python-llm serve, or name the HOST:PORT of "
-                "another's gRPC endpoint with --url",
-                code,
-            )
-        if code == "UNAVAILABLE" and any(text in message for text in _WENT_AWAY):
-            return ClientError(f"the server at {self._url} went away before the answer was complete", code)
-        if code == "DEADLINE_EXCEEDED" and timeout is not None:
-            return ClientError(f"the answer took longer than {timeout:g} s and was stopped", code)
-        return ClientError(message, code)
+        code = (error.status() or "").rpartition(".")[2]
+        return explain(code, error.message(), self._endpoint.url, timeout, has_begun=has_begun)
 
 
-def _text(name: str, value: str) -> triton.InferInput:
-    return _input(name, "BYTES", np.array([value.encode()], dtype=np.object_))
-
-
-def _flag(name: str, value: bool) -> triton.InferInput:
-    return _input(name, "BOOL", np.array([value]))
-
-
-def _input(name: str, kind: str, array: np.ndarray) -> triton.InferInput:
-    tensor = triton.InferInput(name, [1], kind)
-    tensor.set_data_from_numpy(array)
-    return tensor
-
-
-def _delta(result: triton.InferResult) -> Delta:
-    def first(name: str) -> Any:
-        array = result.as_numpy(name)
-        return None if array is None or array.size == 0 else array.reshape(-1)[0]
-
-    reason, stats = first("finish_reason"), first("stats")
-    return Delta(
-        text=(first("text_output") or b"").decode(),
-        tokens=int(first("num_output_tokens") or 0),
-        # The wire format says the string "None" until the last response.
-        finish_reason=None if reason in {None, b"None", b""} else reason.decode(),
-        stats=json.loads(stats) if stats else None,
-    )
+def seconds_left(end: float | None, timeout: float | None) -> float | None:
+    """Until `end` (of `time.monotonic`). Raises DeadlineExceededError when there are none."""
+    if end is None:
+        return None
+    left = end - time.monotonic()
+    if left <= 0:
+        raise DeadlineExceededError(f"the answer took longer than {timeout:g} s", "DEADLINE_EXCEEDED")
+    return left

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from python_llm_client.backend_directory import package_folder
-from python_llm_client.client import StreamClient
+from python_llm_client.client import Client
 from python_llm_client.errors import CommandError
 from python_llm_client.local_server import LocalServer, start_server
 from python_llm_client.repository import default_repository
@@ -59,14 +59,14 @@ def demo(console: Console) -> None:
     start = time.monotonic()
     with start_server(folder, models=[MODEL]) as server:
         console.print(f"Ready after {time.monotonic() - start:.1f} s.\n")
-        client = StreamClient(f"127.0.0.1:{server.grpc_port}")
+        client = Client(f"127.0.0.1:{server.grpc_port}")
         _show_one(client, console)
         _show_many(client, console)
         _stop(server)
     console.print("Stopped. Next: [bold]python-llm serve[/], then [bold]python-llm chat[/] in another terminal.")
 
 
-def _show_one(client: StreamClient, console: Console) -> None:
+def _show_one(client: Client, console: Console) -> None:
     console.print(f"[bold]> {QUESTION}[/]")
     timing = run_stream(client, QUESTION, max_tokens=96, show=lambda text: console.out(text, end="", highlight=False))
     if len(timing.arrivals) < 2:
@@ -78,7 +78,7 @@ def _show_one(client: StreamClient, console: Console) -> None:
     )
 
 
-def _show_many(client: StreamClient, console: Console) -> None:
+def _show_many(client: Client, console: Console) -> None:
     console.print(f"{len(TOPICS)} streams at once, for {STREAM_SECONDS:.0f} s ...")
     start = time.monotonic()
     end = start + STREAM_SECONDS
@@ -98,7 +98,7 @@ def _show_many(client: StreamClient, console: Console) -> None:
 
 
 def run_stream(
-    client: StreamClient,
+    client: Client,
     question: str,
     *,
     max_tokens: int,
@@ -114,7 +114,7 @@ def run_stream(
     start = time.monotonic()
     messages = [{"role": "user", "content": question}]
     sampling = {"max_tokens": max_tokens, "temperature": 0.0}
-    with contextlib.closing(client.generate(MODEL, messages=messages, sampling=sampling)) as answer:
+    with contextlib.closing(client.stream(MODEL, messages=messages, sampling=sampling)) as answer:
         for delta in answer:
             now = time.monotonic()
             if delta.tokens:

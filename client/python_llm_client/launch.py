@@ -15,6 +15,7 @@ from python_llm.config import OVERRIDES_VARIABLE
 from python_llm_client import preflight, repository
 from python_llm_client.backend_directory import cache_folder, compose, package_folder
 from python_llm_client.errors import UsageError
+from python_llm_client.gateway.keys import read_keys
 from python_llm_client.triton_wheel import find_wheel
 
 DRAIN_SECONDS = 25
@@ -33,6 +34,10 @@ class ServeOptions:
     models: list[str] = field(default_factory=list)
     assignments: list[str] = field(default_factory=list)
     """`MODEL.SETTING=VALUE`"""
+    openai_port: int | None = None
+    """Of the gateway; None: no gateway."""
+    api_keys: Path | None = None
+    """The gateway's key file."""
     verbose: bool = False
 
 
@@ -67,7 +72,12 @@ def prepare(options: ServeOptions, warn: Callable[[str], None]) -> LaunchPlan:
         "--grpc-port": options.grpc_port,
         "--metrics-port": options.metrics_port,
     }
-    preflight.check_ports(options.host, ports)
+    gateway_port = {} if options.openai_port is None else {"--openai-port": options.openai_port}
+    preflight.check_ports(options.host, {**ports, **gateway_port})
+    if options.api_keys is not None:
+        if options.openai_port is None:
+            raise UsageError("--api-keys is for the gateway: name its port with --openai-port")
+        read_keys(options.api_keys)
     instances = sum(model.instances for model in selected.values())
     warning = preflight.check_shared_memory(preflight.free_shared_memory(), instances)
     if warning:

@@ -10,6 +10,7 @@ from types import FrameType
 from rich.console import Console
 
 from python_llm_client.errors import CommandError
+from python_llm_client.gateway_process import GatewayProcess
 from python_llm_client.health import Health
 from python_llm_client.launch import DRAIN_SECONDS, LaunchPlan, ServeOptions, prepare
 from python_llm_client.progress import LoadProgress
@@ -48,20 +49,36 @@ class _Supervisor:
             signal.signal(number, self._on_signal)
         self._process = TritonProcess(plan.command, plan.environ, plan.log)
         self._reader = LogReader(plan.log)
+        self._gateway: GatewayProcess | None = None
 
     def run(self) -> None:
         try:
             with LoadProgress(self._console, self._plan.models) as progress:
                 ready = self._wait_until_ready(progress)
-            if ready:
+            if ready and self._start_gateway():
                 o = self._options
                 at = f"HTTP {o.host}:{o.http_port}, gRPC {o.host}:{o.grpc_port}, metrics {o.host}:{o.metrics_port}"
+                if o.openai_port is not None:
+                    at += f", OpenAI and Ollama http://{o.host}:{o.openai_port}"
                 _say(self._console, at)
                 print("ready", flush=True)
                 self._wait_until_gone()
         finally:
+            if self._gateway is not None:
+                self._gateway.end()
             self._process.end()
             self._reader.close()
+
+    def _start_gateway(self) -> bool:
+        """False: asked to stop before it was ready. CommandError when it does not start."""
+        o = self._options
+        if o.openai_port is None:
+            return True
+        self._gateway = GatewayProcess(o.host, o.grpc_port, o.openai_port, o.api_keys)
+        while not self._stops:
+            if self._gateway.is_ready(_POLL_SECONDS):
+                return True
+        return False
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stops += 1
@@ -108,7 +125,11 @@ class _Supervisor:
             if self._stops and cut_at is None:
                 cut_at = time.monotonic() + DRAIN_SECONDS + _EXIT_SECONDS
                 _say(self._console, f"stopping: running requests have {DRAIN_SECONDS} s to finish (again: stop now)")
+                if self._gateway is not None:
+                    self._gateway.drain()
                 self._process.drain()
+            if self._gateway is not None and not self._stops:
+                self._gateway.check()
             if self._stops > 1:
                 raise CommandError("stopped at once: running requests were cut")
             if cut_at is not None and time.monotonic() > cut_at:

@@ -99,3 +99,23 @@ def test_an_environment_without_pytriton_is_told_what_to_install(repository: Pat
     (tmp_path / "shadow" / "pytriton" / "__init__.py").touch()
     done = run("serve", f"--model-repository={repository}", PYTHONPATH=str(tmp_path / "shadow"))
     refused(done, "nvidia-pytriton", "is not installed", "pip install nvidia-pytriton==")
+
+
+def test_the_gateways_options_are_checked_before_anything_is_started(repository: Path, tmp_path: Path) -> None:
+    refused(run("serve", f"--model-repository={repository}", "--api-keys=keys.json"), "--api-keys", "--openai-port")
+    ports = ("--grpc-port=8001", "--openai-port=8001")
+    refused(run("serve", f"--model-repository={repository}", *ports), "--grpc-port and --openai-port are both 8001")
+    missing = tmp_path / "keys.json"
+    refused(run("gateway", f"--api-keys={missing}"), f"the key file {missing} cannot be read")
+    options = ("--openai-port=65000", f"--api-keys={missing}")
+    refused(run("serve", f"--model-repository={repository}", *options), f"the key file {missing} cannot be read")
+
+
+def test_an_api_key_is_shown_once_and_kept_as_a_hash(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    done = run("api-key", "ann", f"--file={file}", "--requests-per-minute=5")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("pl-")
+    assert done.stdout.strip() not in file.read_text()
+    assert '"requests_per_minute": 5' in file.read_text()
+    refused(run("api-key", "ann", f"--file={file}"), "has a key for 'ann' already")

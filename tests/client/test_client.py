@@ -9,7 +9,8 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2
 
-from python_llm_client.client import ClientError, StreamClient
+from python_llm_client.client import Client
+from python_llm_client.failures import ClientError
 
 Callback = Callable[[Any, Any], None]
 
@@ -35,8 +36,8 @@ class Connection:
             if isinstance(answer, Exception):
                 self._callback(None, answer)
             else:
-                text = {"name": "text_output", "datatype": "BYTES", "shape": [0]}
-                response = service_pb2.ModelInferResponse(outputs=[text])
+                text = {"name": "text_output", "datatype": "BYTES", "shape": [1]}
+                response = service_pb2.ModelInferResponse(outputs=[text], raw_output_contents=[b"\x01\0\0\0a"])
                 response.parameters["triton_final_response"].bool_param = answer
                 self._callback(triton.InferResult(response), None)
 
@@ -52,13 +53,13 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def test_an_answer_that_is_complete_is_not_cancelled(answers: Callable[..., None]) -> None:
     answers(False, True)
-    assert len(list(StreamClient().generate("m", "hi"))) == 2
+    assert len(list(Client().stream("m", "hi"))) == 2
     assert Connection.cancelled is False
 
 
 def test_an_answer_that_is_left_early_is_cancelled(answers: Callable[..., None]) -> None:
     answers(False, False)
-    answer = StreamClient().generate("m", "hi")
+    answer = Client().stream("m", "hi")
     next(answer)
     answer.close()
     assert Connection.cancelled is True
@@ -67,5 +68,5 @@ def test_an_answer_that_is_left_early_is_cancelled(answers: Callable[..., None])
 def test_an_answer_that_ended_in_an_error_is_not_cancelled(answers: Callable[..., None]) -> None:
     answers(triton.InferenceServerException("refused"))
     with pytest.raises(ClientError, match="refused"):
-        next(StreamClient().generate("m", "hi"))
+        next(Client().stream("m", "hi"))
     assert Connection.cancelled is False

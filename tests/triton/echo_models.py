@@ -13,7 +13,9 @@ input [
   { name: "messages" data_type: TYPE_STRING dims: [1] optional: true },
   { name: "stream" data_type: TYPE_BOOL dims: [1] optional: true },
   { name: "sampling_parameters" data_type: TYPE_STRING dims: [1] optional: true },
+  { name: "exclude_input_in_output" data_type: TYPE_BOOL dims: [1] optional: true },
   { name: "return_finish_reason" data_type: TYPE_BOOL dims: [1] optional: true },
+  { name: "return_num_input_tokens" data_type: TYPE_BOOL dims: [1] optional: true },
   { name: "return_num_output_tokens" data_type: TYPE_BOOL dims: [1] optional: true },
   { name: "return_stats" data_type: TYPE_BOOL dims: [1] optional: true }
 ]
@@ -83,7 +85,7 @@ class TritonPythonModel:
                 pb.Tensor("num_output_tokens", np.array([1], dtype=np.uint32)),
             ]
             if last and given("return_stats"):
-                outputs.append(pb.Tensor("stats", np.array([b\'{"words": %d}\' % len(words)], dtype=object)))
+                outputs.append(pb.Tensor("stats", np.array([b\'{"output_tokens": %d}\' % len(words)], dtype=object)))
             flags = pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
             sender.send(pb.InferenceResponse(outputs), flags=flags)
 '''

@@ -8,10 +8,13 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
 
 from asking import Response, ask, batched, generate_stream, is_idle, text_of, wait_until
+from gateway_process import running_gateway
 from python_llm_client.local_server import LocalServer
 from server import running_server
 
@@ -121,3 +124,31 @@ def test_the_chat_command(server: LocalServer) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
+
+
+def test_openais_client_gets_the_same_through_the_gateway_streamed_whole_and_in_a_crowd(
+    server: LocalServer, tmp_path: Path
+) -> None:
+    def messages(topic: str) -> Any:
+        return [{"role": "user", "content": f"Tell me about {topic} in one sentence."}]
+
+    topics = ["Paris", "the sea", "Zürich", "bread", "emoji such as 🙂", "naïve cafés", "snow", "the number 7"]
+    parameters: dict[str, Any] = {"max_tokens": 24, "temperature": 0}
+    with running_gateway([server], tmp_path / "log") as gateway:
+        client = openai.OpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0)
+
+        def whole(topic: str) -> str | None:
+            answer = client.chat.completions.create(model="smollm2", messages=messages(topic), **parameters)
+            return answer.choices[0].message.content
+
+        def streamed(topic: str) -> str:
+            chunks = client.chat.completions.create(
+                model="smollm2", messages=messages(topic), stream=True, **parameters
+            )
+            return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+        direct = [text_of(ask(server, "smollm2", messages=messages(t), sampling_parameters=parameters)) for t in topics]
+        assert [whole(topic) for topic in topics] == direct
+        with ThreadPoolExecutor(16) as pool:
+            assert list(pool.map(streamed, topics * 2)) == direct * 2
+    wait_until(lambda: is_idle(server, "smollm2"))

@@ -18,9 +18,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from echo_models import write_dying_model, write_echo_model, write_failing_model, write_sleeping_model
-from python_llm_client.client import ClientError, StreamClient
+from python_llm_client.answers import Stats
+from python_llm_client.client import Client
+from python_llm_client.failures import ClientError
 from python_llm_client.local_server import LocalServer, free_ports
 from server import running_server
 
@@ -107,7 +110,7 @@ def test_all_three_endpoints_answer_when_ready_is_said(server: LocalServer) -> N
     for port, path in ((server.http_port, "v2/health/ready"), (server.metrics_port, "metrics")):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=5) as answer:
             assert answer.status == 200
-    StreamClient(f"127.0.0.1:{server.grpc_port}").check("echo")
+    Client(f"127.0.0.1:{server.grpc_port}").check("echo")
 
 
 def test_models_are_loaded_and_unloaded_later_through_the_repository_api(
@@ -120,23 +123,23 @@ def test_models_are_loaded_and_unloaded_later_through_the_repository_api(
         urllib.request.urlopen(urllib.request.Request(address, method="POST"), timeout=30).close()
 
     ask("load")
-    assert [delta.text for delta in StreamClient(url).generate("later", "here")] == ["here"]
+    assert [delta.text for delta in Client(url).stream("later", "here")] == ["here"]
     ask("unload")
     with pytest.raises(ClientError, match="later"):
-        StreamClient(url).check("later")
+        Client(url).check("later")
 
 
 def test_deltas_come_one_by_one_and_the_last_tells_the_end(url: str) -> None:
-    deltas = list(StreamClient(url).generate("echo", "one two three", stats=True))
+    deltas = list(Client(url).stream("echo", "one two three", stats=True))
     assert [delta.text for delta in deltas] == ["one ", "two ", "three"]
     assert [delta.finish_reason for delta in deltas] == [None, None, "stop"]
     assert [delta.tokens for delta in deltas] == [1, 1, 1]
-    assert [delta.stats for delta in deltas] == [None, None, {"words": 3}]
+    assert [delta.stats for delta in deltas] == [None, None, Stats(output_tokens=3)]
 
 
 def test_closing_the_iterator_cancels_on_the_server(url: str, repository: Path) -> None:
     mark = repository / "echo" / "cancelled"
-    answer = StreamClient(url).generate("echo", LONG, sampling={"max_tokens": 50})
+    answer = Client(url).stream("echo", LONG, sampling={"max_tokens": 50})
     next(answer)
     answer.close()
     deadline = time.monotonic() + 3
@@ -146,7 +149,7 @@ def test_closing_the_iterator_cancels_on_the_server(url: str, repository: Path) 
 
 
 def test_an_error_in_the_middle_keeps_the_text_before_it_and_its_code(url: str) -> None:
-    answer = StreamClient(url).generate("echo", "broken heart")
+    answer = Client(url).stream("echo", "broken heart")
     assert next(answer).text == "broken "
     with pytest.raises(ClientError, match=r"^the echo broke$") as caught:
         next(answer)
@@ -155,7 +158,7 @@ def test_an_error_in_the_middle_keeps_the_text_before_it_and_its_code(url: str) 
 
 def test_an_answer_that_takes_too_long_is_stopped(url: str) -> None:
     with pytest.raises(ClientError, match=r"longer than 0\.5 s") as caught:
-        list(StreamClient(url).generate("echo", LONG, sampling={"max_tokens": 50}, timeout=0.5))
+        list(Client(url).stream("echo", LONG, sampling={"max_tokens": 50}, timeout=0.5))
     assert caught.value.code == "DEADLINE_EXCEEDED"
 
 
@@ -238,7 +241,7 @@ def test_two_servers_start_at_once_from_an_empty_cache(
         started(repository, "--models=echo", until="python-llm: serving") as (one, _),
         started(repository, "--models=echo", until="ready") as (two, grpc_port),
     ):
-        assert next(StreamClient(f"127.0.0.1:{grpc_port}").generate("echo", "hi")).text == "hi"
+        assert next(Client(f"127.0.0.1:{grpc_port}").stream("echo", "hi")).text == "hi"
         assert one.stdout is not None
         assert "ready\n" in one.stdout
         for process in (one, two):
@@ -263,12 +266,12 @@ def test_only_the_models_asked_for_are_loaded(tmp_path: Path) -> None:
     write_echo_model(tmp_path)
     write_failing_model(tmp_path)
     with running_server(tmp_path, models=["echo"]) as server:
-        StreamClient(f"127.0.0.1:{server.grpc_port}").check("echo")
+        Client(f"127.0.0.1:{server.grpc_port}").check("echo")
 
 
 def test_sigterm_lets_running_answers_finish(repository: Path) -> None:
     with started(repository, "--models=echo", until="ready") as (process, port):
-        answer = StreamClient(f"127.0.0.1:{port}").generate("echo", "slow " + "word " * 9)
+        answer = Client(f"127.0.0.1:{port}").stream("echo", "slow " + "word " * 9)
         next(answer)
         process.terminate()
         assert sum(delta.tokens for delta in answer) == 10
@@ -279,7 +282,7 @@ def test_a_second_signal_stops_at_once_and_leaves_nothing(repository: Path) -> N
     with started(repository, "--models=echo", until="ready") as (process, port):
         members = family(process)
         regions = shared_memory(members)
-        answer = StreamClient(f"127.0.0.1:{port}").generate("echo", LONG, sampling={"max_tokens": 50})
+        answer = Client(f"127.0.0.1:{port}").stream("echo", LONG, sampling={"max_tokens": 50})
         next(answer)
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
@@ -307,12 +310,46 @@ def test_nothing_outlives_a_killed_serve_even_with_a_request_in_flight(repositor
     with started(repository, "--models=echo", until="ready") as (process, port):
         members = family(process)
         regions = shared_memory(members)
-        answer = StreamClient(f"127.0.0.1:{port}").generate("echo", LONG, sampling={"max_tokens": 50})
+        answer = Client(f"127.0.0.1:{port}").stream("echo", LONG, sampling={"max_tokens": 50})
         next(answer)
         process.kill()
         with pytest.raises(ClientError, match="went away"):
             list(answer)
         assert len(members) == 2 and regions and all_gone(members, regions)
+
+
+def _gateway(process: subprocess.Popen[str]) -> psutil.Process:
+    children = psutil.Process(process.pid).children()
+    (gateway,) = [child for child in children if "gateway" in child.cmdline()]
+    return gateway
+
+
+def test_serve_brings_a_gateway_that_ends_with_it(repository: Path) -> None:
+    port = free_ports()[0]
+    with started(repository, "--models=echo", f"--openai-port={port}", until="ready") as (process, _):
+        gateway = _gateway(process)
+        url = f"http://127.0.0.1:{port}"
+        body = {"model": "echo", "prompt": "slow " + "word " * 9, "stream": True}
+        with requests.post(url + "/v1/completions", json=body, stream=True, timeout=30) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            process.terminate()
+            assert [line for line in lines if line][-1] == b"data: [DONE]", "a running answer is finished"
+        assert process.wait(20) == 0
+        assert not gateway.is_running()
+
+
+def test_a_gateway_that_dies_ends_serve_and_a_killed_serve_ends_its_gateway(repository: Path) -> None:
+    options = ("--models=echo", f"--openai-port={free_ports()[0]}")
+    with started(repository, *options, until="ready") as (process, _):
+        _gateway(process).kill()
+        assert process.wait(20) == 1
+        assert process.stdout is not None
+        assert "the gateway ended by itself" in process.stdout.read()
+    with started(repository, *options, until="ready") as (process, _):
+        gateway = _gateway(process)
+        process.kill()
+        assert all_gone([gateway], [])
 
 
 def test_a_tritonserver_that_dies_is_told(repository: Path) -> None:

@@ -1,0 +1,1 @@
+"""Ollama's API: bodies, their translation to requests of the text face, and the way back."""

@@ -1,0 +1,1 @@
+"""OpenAI's API: bodies, their translation to requests of the text face, and the way back."""
