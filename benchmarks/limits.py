@@ -134,6 +134,7 @@ def share_of_limits(
         "workload": workload.name,
         "phase": "decode" if decodes else "prefill",
         "streams": workload.streams,
+        "prompt": workload.prompt,
         "tok_s": tok_s,
         "matrix_ops_s": tok_s * matrices,
         "share_of_int8_peak": tok_s * matrices / machine["int8_peak_ops_s"],

@@ -13,13 +13,15 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, ScalarFormatter
 
-from benchmarks.report import peer_columns
+from benchmarks.report import peer_columns, workload_label
 
 # Okabe and Ito's palette: told apart with any kind of colour vision.
 BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#999999"
 _DPI = 130
+_LEAST_KL = 1e-7
+"""Drawn for anything below, which rounding can make zero or negative."""
 
 Result = Mapping[str, Any]
 
@@ -76,6 +78,9 @@ def _streams(result: Result) -> Figure:
     gaps.set_ylabel("time between tokens of a stream, ms")
     for axis in (rates, gaps):
         axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(ScalarFormatter())
+        axis.yaxis.set_minor_formatter(NullFormatter())
         _powers_of_two(axis, counts)
         axis.set_xlabel("streams at once")
         axis.legend(frameon=False)
@@ -95,7 +100,7 @@ def _contexts(result: Result) -> Figure:
     prompts.set_xlabel("length of the prompt, tokens")
     for axis in (steps, prompts):
         _powers_of_two(axis, lengths)
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.1 * axis.get_ylim()[1])
         _tidy(axis, grid="both")
     return figure
 
@@ -103,22 +108,30 @@ def _contexts(result: Result) -> Figure:
 def _quality(result: Result) -> Figure:
     entries = sorted(result["formats"][1:], key=lambda one: one["kl_nats"])
     labels = [_format_label(one) for one in entries]
-    colours = {"weights": BLUE, "kv": ORANGE, "both": GREEN}
-    words = {"weights": "weights", "kv": "keys and values", "both": "both"}
-    figure, axis = plt.subplots(figsize=(8.4, 1.3 + 0.34 * len(entries)), layout="constrained")
-    for kind, colour in colours.items():
+    kinds = {
+        "weights": ("weights", BLUE, "o"),
+        "kv": ("keys and values", ORANGE, "s"),
+        "both": ("both", GREEN, "D"),
+    }
+    figure, (distance, agreement) = plt.subplots(
+        1, 2, figsize=(10.0, 1.6 + 0.32 * len(entries)), sharey=True, layout="constrained"
+    )
+    # Dots, since on a log scale a bar has no beginning.
+    for kind, (word, colour, marker) in kinds.items():
         chosen = [index for index, one in enumerate(entries) if one["kind"] == kind]
-        if chosen:
-            values = [max(entries[index]["kl_nats"], 1e-7) for index in chosen]
-            bars = axis.barh(chosen, values, color=colour, height=0.7, label=words[kind])
-            axis.bar_label(bars, [f"{entries[i]['top1_agreement']:.1%}" for i in chosen], padding=3, fontsize=8)
-    axis.set_yticks(range(len(entries)), labels)
-    axis.set_xscale("log")
-    axis.margins(x=0.14)
-    axis.set_xlabel("KL divergence from float32, nats a token (log scale); beside it: same best token")
-    axis.legend(frameon=False, title="held in fewer bits", loc="lower right")
-    axis.invert_yaxis()
-    _tidy(axis, grid="x")
+        style = {"linestyle": "none", "color": colour, "marker": marker, "markersize": 8, "label": word}
+        distance.plot([max(entries[index]["kl_nats"], _LEAST_KL) for index in chosen], chosen, **style)
+        agreement.plot([100 * entries[index]["top1_agreement"] for index in chosen], chosen, **style)
+    distance.set_xscale("log")
+    distance.set_xlabel("KL divergence from float32, nats a token")
+    agreement.set_xlabel("same best token as float32, %")
+    distance.set_yticks(range(len(entries)), labels)
+    distance.invert_yaxis()
+    for axis in (distance, agreement):
+        axis.margins(x=0.08, y=0.06)
+        _tidy(axis, grid="both")
+    handles, words = distance.get_legend_handles_labels()
+    figure.legend(handles, words, title="held in fewer bits:", loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 
@@ -141,7 +154,7 @@ def _limits(result: Result) -> Figure:
         values = [100 * one[name] for one in entries if name in one]
         bars = axis.barh(places, values, height=0.36, color=colour, label=label)
         axis.bar_label(bars, [f"{value:.0f} %" for value in values], padding=3, fontsize=8)
-    axis.set_yticks(range(len(entries)), [f"{one['phase']}, {one['workload']}" for one in entries])
+    axis.set_yticks(range(len(entries)), [workload_label(one) for one in entries])
     axis.set_xlim(0, 100)
     axis.set_xlabel("share of what the machine can do, %")
     axis.invert_yaxis()

@@ -153,7 +153,7 @@ def _limits(result: Result) -> list[str]:
     cost = result["multiply_adds_per_token"]
     rows = [
         [
-            f"{one['phase']}, {one['workload']}",
+            workload_label(one),
             number(one["tok_s"]),
             number(one["bytes_s"] / 1e9) if "bytes_s" in one else NONE,
             f"{one['share_of_bandwidth']:.0%}" if "bytes_s" in one else NONE,
@@ -172,7 +172,7 @@ def _limits(result: Result) -> list[str]:
         f"weights and {number(result['kv_bytes_per_token'] / 1e3)} kB for each token of context.",
         table(
             [
-                "phase, streams x (prompt + new)",
+                "phase",
                 "tokens/s",
                 "GB/s moved",
                 "of bandwidth",
@@ -185,6 +185,13 @@ def _limits(result: Result) -> list[str]:
         "Attention is counted in the bytes (keys and values read) and left out of GOP/s; the last column says how much "
         "that leaves out.",
     ]
+
+
+def workload_label(share: Result) -> str:
+    """What was measured, of one entry of part limits."""
+    if share["phase"] == "decode":
+        return f"decode, {_streams(share['streams'])}"
+    return f"prompt of {share['prompt']} tokens"
 
 
 def _growth(result: Result) -> list[str]:
