@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteriaList
@@ -31,7 +32,7 @@ def run(task: RunnerTask) -> Iterator[Timing]:
         yield _run(model, workload, task.seed)
 
 
-def _run(model: torch.nn.Module, workload: Workload, seed: int) -> Timing:
+def _run(model: Any, workload: Workload, seed: int) -> Timing:
     prompts = torch.tensor(random_prompts(workload, model.config.vocab_size, seed))
     watch = _Watch()
     started = time.perf_counter()

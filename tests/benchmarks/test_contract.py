@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import ast
+import sys
+from pathlib import Path
+
 import pytest
 
+from benchmarks import contract
 from benchmarks.contract import (
     ContractError,
     RunnerTask,
@@ -90,3 +95,19 @@ def test_prompts_depend_on_the_seed_alone_and_differ_between_streams() -> None:
     assert [len(prompt) for prompt in prompts] == [10, 10]
     assert all(1000 <= token < 49152 for prompt in prompts for token in prompt)
     assert all(0 <= token < 160 for prompt in random_prompts(TWO, 160, seed=1) for token in prompt)
+
+
+PEERS = Path(contract.__file__).parent / "peers"
+FOREIGN = [Path(contract.__file__), *sorted(set(PEERS.glob("run_*.py")) - {PEERS / "run_python_llm.py"})]
+
+
+@pytest.mark.parametrize("file", FOREIGN, ids=lambda file: file.stem)
+def test_runners_need_nothing_of_ours_but_the_contract(file: Path) -> None:
+    """They run in environments where our packages are not installed."""
+    tree = ast.parse(file.read_text("utf-8"))
+    modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    modules += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    theirs = {"torch", "transformers", "vllm", "openvino", "openvino_genai", "numpy"} if file.parent == PEERS else set()
+    for module in modules:
+        allowed = module == "benchmarks.contract" or module.split(".")[0] in {*sys.stdlib_module_names, *theirs}
+        assert allowed, f"{file.name} imports {module}"
