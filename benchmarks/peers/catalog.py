@@ -47,29 +47,23 @@ def contenders() -> list[Contender]:
         _llama_cpp("q4_1", None, "Q4_1 file"),
         _llama_cpp("q4_0", "Q4_0", "Q4_0, requantised"),
         _llama_cpp("f16", "F16", "float16"),
-        Contender(
-            "vllm",
-            "vLLM CPU",
-            "float32",
-            pinned_version("vllm"),
-            lambda cache, models: Launch(
-                cache.environment("vllm"), "benchmarks.peers.run_vllm", str(models.hugging_face())
-            ),
-        ),
-        Contender(
-            "transformers",
-            "transformers generate",
-            "float32",
-            pinned_version("transformers"),
-            lambda cache, models: Launch(
-                cache.environment("transformers"), "benchmarks.peers.run_transformers", str(models.hugging_face())
-            ),
-        ),
+        Contender("vllm", "vLLM CPU", "float32", pinned_version("vllm"), _vllm),
+        Contender("transformers", "transformers generate", "float32", pinned_version("transformers"), _transformers),
     ]
 
 
 def _ours(cache: Cache, models: Models) -> Launch:
     return Launch(Path(sys.executable), "benchmarks.peers.run_python_llm", str(models.gguf()))
+
+
+def _vllm(cache: Cache, models: Models) -> Launch:
+    # It compiles the model at its first start and keeps the result here.
+    environ = {"VLLM_CACHE_ROOT": str(cache.folder / "vllm")}
+    return Launch(cache.environment("vllm"), "benchmarks.peers.run_vllm", str(models.hugging_face()), environ)
+
+
+def _transformers(cache: Cache, models: Models) -> Launch:
+    return Launch(cache.environment("transformers"), "benchmarks.peers.run_transformers", str(models.hugging_face()))
 
 
 def _openvino(name: str, weights: str) -> Contender:

@@ -20,8 +20,8 @@ from benchmarks.processes import ROOT, last_words
 CACHE_VARIABLE = "PYTHON_LLM_BENCH_CACHE"
 _DEFAULT_CACHE = ROOT / "benchmarks" / ".cache"
 _REQUIREMENTS = Path(__file__).parent / "requirements"
-# vLLM imports these when they are there, and their CPU builds do not load beside its torch.
-_UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}
+# Imported when they are there, and they do not load beside a torch for CPUs from another index.
+_UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec"), "openvino": ("torchvision",)}
 _LLAMA_SOURCE = "llama-cpp-python==0.3.36"
 _LLAMA_PROGRAMS = ("llama-batched-bench", "llama-quantize")
 _LLAMA_OPTIONS = (
