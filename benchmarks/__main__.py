@@ -24,6 +24,8 @@ from python_llm_client.errors import CommandError
 
 OUT = Path(__file__).parent / "results"
 _ROUNDS = 3
+_FORMAT = 1
+"""Of results.json: raise it with any change of what a part writes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = _parts(asked)
     file = asked.out / "results.json"
     # Parts that this run leaves out stay as they were measured, with their own environment.
-    results: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    results = _read_results(file)
     failed = False
     for name in asked.only or list(parts):
         say(f"--- {name}")
-        found: dict[str, Any] = {"environment": environment.describe(asked.threads)}
+        found: dict[str, Any] = {"format": _FORMAT, "environment": environment.describe(asked.threads)}
         started = time.monotonic()
         try:
             found["result"] = parts[name]()
@@ -49,6 +51,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         file.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
     _write_report(results, asked.out)
     return 1 if failed else 0
+
+
+def _read_results(file: Path) -> dict[str, Any]:
+    """The parts that an earlier run wrote, without those of another format."""
+    if not file.exists():
+        return {}
+    results: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return {name: found for name, found in results.items() if found.get("format") == _FORMAT}
 
 
 def say(text: str) -> None:

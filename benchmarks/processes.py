@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.contract import ContractError, Timing, Workload, read_timings, runner_arguments
 
 ROOT = Path(__file__).parent.parent
-_TIMEOUT_S = 900.0
+_TIMEOUT_S = 420.0
 _REASON_CHARACTERS = 300
 
 
@@ -55,7 +55,8 @@ def run_runner_process(
     except ContractError as error:
         raise RunnerFailedError(str(error)) from None
     if done.returncode:
-        raise RunnerFailedError(f"it failed: {last_words(done.stderr or done.stdout)}", timings)
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
+        raise RunnerFailedError(f"it failed ({how}): {last_words(done.stderr or done.stdout)}", timings)
     if len(timings) != len(workloads):
         raise RunnerFailedError(f"it answered {len(timings)} of {len(workloads)} workloads", timings)
     return timings

@@ -45,6 +45,16 @@ def test_one_part_leaves_the_others_as_they_were(parts: dict[str, Any], tmp_path
     assert {name: after[name] for name in after if name != "growth"} == {n: before[n] for n in before if n != "growth"}
 
 
+def test_results_of_another_format_are_dropped(parts: dict[str, Any], tmp_path: Path) -> None:
+    assert program.main(["--out", str(tmp_path), "--only", "growth,quality"]) == 0
+    file = tmp_path / "results.json"
+    old = json.loads(file.read_text("utf-8"))
+    old["growth"] = {"format": 0, "result": {"rounds": 1}}
+    file.write_text(json.dumps(old), "utf-8")
+    assert program.main(["--out", str(tmp_path), "--only", "triton"]) == 0
+    assert set(json.loads(file.read_text("utf-8"))) == {"quality", "triton"}
+
+
 def test_a_failing_part_is_told_and_the_rest_goes_on(parts: dict[str, Any], tmp_path: Path) -> None:
     parts["limits"] = RunnerFailedError("no kernels here")
     assert program.main(["--out", str(tmp_path), "--only", "limits,growth"]) == 1

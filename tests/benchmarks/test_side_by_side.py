@@ -84,7 +84,7 @@ def test_medians_over_rounds(cache: Cache, contender: Callable[[str], Contender]
 
 def test_who_fails_says_why_and_harms_nobody(cache: Cache, contender: Callable[[str], Contender]) -> None:
     engines = run(cache, [contender(kind) for kind in ("dies", "silent", "crazy", "steady")], rounds=2)
-    assert engines["dies"]["reason"] == "it failed: ValueError: no room for the second one"
+    assert engines["dies"]["reason"] == "it failed (exit status 1): ValueError: no room for the second one"
     assert list(engines["dies"]["results"]) == [SHORT.name]
     assert engines["dies"]["results"][SHORT.name]["rounds"] == 1
     assert engines["silent"]["reason"] == "it answered 0 of 2 workloads"
