@@ -1,7 +1,6 @@
 """The largest of a row of many numbers, faster on a CPU than torch's own functions.
 
-Both look at blocks first: torch's `amax` is vectorised on the CPU, its `argmax` and `topk` are not. Only blocks with a
-large maximum can hold large numbers. A row's result depends on that row alone.
+torch's `amax` is vectorised on the CPU, its `argmax` and `topk` are not. A row's result depends on that row alone.
 """
 
 from __future__ import annotations
@@ -16,22 +15,17 @@ _FEW_BLOCKS = 4
 
 def argmax(rows: Tensor) -> Tensor:
     """`rows`: [m, n] -> int64 [m]: where the largest number is, the first place where several are equal."""
-    blocks, rest = _split(rows)
-    if blocks.shape[1] == 0:
-        return rows.argmax(-1)
-    row = torch.arange(rows.shape[0], device=rows.device)
-    block = blocks.amax(-1).argmax(-1)
-    best = block * _BLOCK + blocks[row, block].argmax(-1)
-    if rest.shape[1] > 0:
-        best_of_rest = rows.shape[1] - rest.shape[1] + rest.argmax(-1)
-        best = torch.where(rows[row, best_of_rest] > rows[row, best], best_of_rest, best)
-    return best
+    if rows.device.type == "cpu":
+        # numpy's is vectorised: a tenth of the time.
+        return torch.from_numpy(rows.numpy().argmax(axis=-1))
+    return rows.argmax(-1)
 
 
 def largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """`rows`: [m, n], k <= n -> the k largest numbers, [m, k], falling, and where they are, int64 [m, k].
 
     Which of several equal numbers are among them, and in which order, is not defined, as in `torch.topk`.
+    Looks at blocks first: only those with a large maximum can hold large numbers.
     """
     blocks, rest = _split(rows)
     if k * _FEW_BLOCKS > blocks.shape[1]:

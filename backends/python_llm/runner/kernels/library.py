@@ -51,7 +51,7 @@ _FUNCTIONS: dict[str, tuple[type | None, list[type]]] = {
     "pl_new": (c_void_p, [POINTER(Settings)]),
     "pl_free": (None, [c_void_p]),
     "pl_set_layer": (None, [c_void_p, c_int32, c_int32, c_int32]),
-    "pl_set_norm": (None, [c_void_p, c_int32, c_int32, c_void_p, c_int32]),
+    "pl_set_norm": (c_int32, [c_void_p, c_int32, c_int32, c_void_p, c_int32]),
     "pl_set_integer": (c_int32, [c_void_p, *[c_int32] * 5, *[c_void_p] * 4]),
     "pl_set_float": (c_int32, [c_void_p, *[c_int32] * 5, *[c_void_p] * 2]),
     "pl_weight_bytes": (c_size_t, [c_void_p]),
@@ -101,4 +101,6 @@ def address(array: np.ndarray | None) -> int | None:
     if array is None:
         return None
     assert array.flags.c_contiguous
-    return array.ctypes.data
+    # `array.ctypes.data` says the same, but builds objects: microseconds, a dozen times a step.
+    pointer: int = array.__array_interface__["data"][0]
+    return pointer

@@ -16,6 +16,7 @@ from python_llm.engine.plan import Span
 from python_llm.errors import EngineError, ModelLoadError
 from python_llm.runner.kernels.gguf_blocks import FloatRows, Format, IntegerRows, PackedRows
 from python_llm.runner.kernels.library import Settings, Step, address, load_kernels
+from python_llm.runner.rope import RopeSpec
 from python_llm.runner.spec import DecoderSpec
 
 _ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2}
@@ -101,6 +102,23 @@ def _settings(spec: DecoderSpec, block_size: int, threads: int, kv_format: KVFor
     )
 
 
+class _RotationTable:
+    """Cosines and sines of one kind of rotary embedding, for as many positions as were asked for so far."""
+
+    def __init__(self, rope: RopeSpec) -> None:
+        self._inv_freq = np.array(rope.inv_freq, dtype=np.float32)
+        self._scale = np.float32(rope.scale)
+        self._cosines = self._sines = np.empty((0, len(self._inv_freq)), dtype=np.float32)
+
+    def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`positions`: int [rows] -> cosines and sines, float32 [rows, head_dim / 2], contiguous."""
+        needed = int(positions.max()) + 1
+        if needed > len(self._cosines):
+            angles = np.arange(max(needed, 2 * len(self._cosines), 1024), dtype=np.float32)[:, None] * self._inv_freq
+            self._cosines, self._sines = np.cos(angles) * self._scale, np.sin(angles) * self._scale
+        return self._cosines[positions], self._sines[positions]
+
+
 class NativeDecoder:
     """Owner: the engine thread. Holds the packed weights and the KV pool."""
 
@@ -120,12 +138,12 @@ class NativeDecoder:
         self.block_size = block_size
         self._library = load_kernels()
         self._embed = weights.embed
-        self._inv_freqs = [np.array(rope.inv_freq, dtype=np.float32) for rope in spec.ropes]
+        self._rotations = [_RotationTable(rope) for rope in spec.ropes]
         self._kv = np.empty((num_blocks, page_bytes(spec, block_size, kv_format)), dtype=np.uint8)
         settings = _settings(spec, block_size, threads, kv_format)
         self._model = self._library.pl_new(ctypes.byref(settings))
         if not self._model:
-            raise ModelLoadError("This machine has too little memory for the model.")
+            raise ModelLoadError(f"This machine has too little memory for the model, or gives it no {threads} threads.")
         self._load(weights)
 
     def __del__(self) -> None:
@@ -140,7 +158,7 @@ class NativeDecoder:
     def forward(self, spans: Sequence[Span]) -> None:
         """Run every layer for the rows of `spans` (one row a token, span after span), writing their keys and values."""
         token_ids = np.concatenate([span.token_ids for span in spans])
-        positions = np.concatenate([np.arange(span.start, span.end, dtype=np.float32) for span in spans])
+        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
         embeddings = np.ascontiguousarray(self._embed(token_ids), dtype=np.float32)
         if self.spec.embedding_scale != 1.0:
             embeddings = embeddings * np.float32(self.spec.embedding_scale)
@@ -148,10 +166,8 @@ class NativeDecoder:
         span_starts = np.array([span.start for span in spans], dtype=np.int32)
         tables = np.concatenate([span.block_ids for span in spans]).astype(np.int32)
         table_starts = np.cumsum([0, *(len(span.block_ids) for span in spans[:-1])], dtype=np.int32)
-        angles = [positions[:, None] * inv_freq for inv_freq in self._inv_freqs]
-        scales = [np.float32(rope.scale) for rope in self.spec.ropes]
-        cosines = [np.cos(angle) * scale for angle, scale in zip(angles, scales, strict=True)]
-        sines = [np.sin(angle) * scale for angle, scale in zip(angles, scales, strict=True)]
+        rotations = [table.at(positions) for table in self._rotations]
+        cosines, sines = [cosine for cosine, _ in rotations], [sine for _, sine in rotations]
         pointers = [np.array([address(array) for array in arrays], dtype=np.uint64) for arrays in (cosines, sines)]
         step = Step(
             rows=len(token_ids),
@@ -192,7 +208,8 @@ class NativeDecoder:
         self._set_matrix(-1, _HEAD, weights.matrices["lm_head"](), None)
 
     def _set_norm(self, layer: int, which: int, weight: np.ndarray) -> None:
-        self._library.pl_set_norm(self._model, layer, which, address(weight), len(weight))
+        if self._library.pl_set_norm(self._model, layer, which, address(weight), len(weight)):
+            raise ModelLoadError("This machine has too little memory for the model.")
 
     def _set_matrix(self, layer: int, which: int, rows: PackedRows, bias: np.ndarray | None) -> None:
         if isinstance(rows, IntegerRows):

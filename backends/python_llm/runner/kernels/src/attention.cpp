@@ -12,7 +12,6 @@
 namespace pl {
 namespace {
 
-constexpr int kTileTokens = 256;          // keys whose scores are held at once
 constexpr size_t kPrefetchBytes = 8192;  // how far ahead pages are fetched
 constexpr int kPagesAtOnce = 2;           // pages whose keys are scored together
 constexpr int kMaxPage = 1024;            // tokens
@@ -264,10 +263,9 @@ void attend(const LayerPages& pages, const AttentionSettings& settings, const in
   const int first_key = settings.window > 0 ? std::max(0, position - settings.window + 1) : 0;
   const int first_page = first_key / page, end_page = last / page + 1;
   // Tiles begin at fixed positions: what is summed with what must not depend on the window or on the rows beside one.
-  const int tile_pages = std::max(1, kTileTokens / page);
+  const int tile_pages = tile_tokens(page) / page;
   // Only the minima of 4-bit keys need the sums of queries.
   const int groups = pages.key_format == KvFormat::kInt4 ? head_dim / kKvGroup : 0;
-  scratch.resize(queries, tile_pages * page, groups);
   float** scores = scratch.scores.data();
   Prefetcher prefetcher(pages, table, first_head, heads, first_page, end_page, tile_pages);
 

@@ -6,6 +6,7 @@
 // length of the sequence.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -21,15 +22,22 @@ struct AttentionSettings {
   int window = 0;        // a query sees the last `window` positions, itself included; 0: all
 };
 
-// Working memory, one for each thread.
+constexpr int kTileTokens = 256;  // keys whose scores are held at once
+
+// Keys of a tile, for pages of `page` tokens: whole pages.
+inline int tile_tokens(int page) { return std::max(1, kTileTokens / page) * page; }
+
+// Working memory, one for each thread, made large enough before the threads begin: an exception in one of them could not be
+// reported.
 struct AttentionScratch {
   std::vector<float> memory, largest, total;
   std::vector<float*> scores, sums, target;
   std::vector<const float*> query;
 
-  void resize(int queries, int keys, int groups) {
-    const size_t width = keys + groups;
-    if (memory.size() < queries * width) memory.resize(queries * width);
+  // For `queries` queries with heads of `head_dim` dims.
+  void resize(int queries, const LayerPages& pages) {
+    const size_t keys = tile_tokens(pages.page), width = keys + pages.head_dim / kKvGroup;
+    memory.resize(queries * width);
     largest.resize(queries);
     total.resize(queries);
     scores.resize(queries);
@@ -44,7 +52,7 @@ struct AttentionScratch {
 };
 
 // Queries at positions [position, position + rows) of the sequence with pages `table`, KV heads [first_head, first_head +
-// heads). q, out: first query's row, rows `stride` floats apart, heads side by side. An output depends on its own query alone.
+// heads). `scratch` must hold the queries of these rows. q, out: first query's row, rows `stride` floats apart, heads side by side. An output depends on its own query alone.
 void attend(const LayerPages& pages, const AttentionSettings& settings, const int32_t* table, int position, int rows,
             int first_head, int heads, const float* q, float* out, size_t stride, AttentionScratch& scratch);
 

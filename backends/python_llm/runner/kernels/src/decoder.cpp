@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <new>
+#include <exception>
 #include <vector>
 
 #include "attention.h"
@@ -204,6 +203,7 @@ class Decoder {
       return position(step, a.row) * a.rows > position(step, b.row) * b.rows;
     });
     phases_ = std::vector<Phase>(layers_.size() * kPhasesPerLayer);
+    for (AttentionScratch& scratch : scratch_) scratch.resize(kQueryRows * s_.heads / s_.kv_heads, layer_shape(s_));
   }
 
   int position(const PlStep& step, int row) const {
@@ -351,7 +351,7 @@ int32_t guarded(Body body) {
   try {
     body();
     return 0;
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
     return 1;
   }
 }
@@ -367,7 +367,13 @@ int32_t set_matrix(void* model, int32_t layer, int32_t which, pl::Matrix&& packe
 
 extern "C" {
 
-void* pl_new(const PlSettings* settings) { return new (std::nothrow) Decoder(*settings); }
+void* pl_new(const PlSettings* settings) {
+  try {
+    return new Decoder(*settings);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
 
 void pl_free(void* model) { delete static_cast<Decoder*>(model); }
 
@@ -376,8 +382,8 @@ void pl_set_layer(void* model, int32_t layer, int32_t rope, int32_t window) {
   decoder(model).layer(layer).window = window;
 }
 
-void pl_set_norm(void* model, int32_t layer, int32_t which, const float* weights, int32_t count) {
-  decoder(model).norm(layer, which).assign(weights, weights + count);
+int32_t pl_set_norm(void* model, int32_t layer, int32_t which, const float* weights, int32_t count) {
+  return guarded([&] { decoder(model).norm(layer, which).assign(weights, weights + count); });
 }
 
 int32_t pl_set_integer(void* model, int32_t layer, int32_t which, int32_t format, int32_t n, int32_t k, const int8_t* q,

@@ -39,7 +39,7 @@ void* pl_new(const PlSettings* settings);
 void pl_free(void* model);
 // rope: which of the step's cosines the layer uses; window: see attention.h.
 void pl_set_layer(void* model, int32_t layer, int32_t rope, int32_t window);
-void pl_set_norm(void* model, int32_t layer, int32_t which, const float* weights, int32_t count);
+int32_t pl_set_norm(void* model, int32_t layer, int32_t which, const float* weights, int32_t count);
 // q [n, k], d and m per group; see matrix.h. bias: [n] or null. Nonzero: out of memory.
 int32_t pl_set_integer(void* model, int32_t layer, int32_t which, int32_t format, int32_t n, int32_t k, const int8_t* q,
                        const float* d, const float* m, const float* bias);

@@ -49,15 +49,19 @@ class Signal {
 
 class ThreadPool {
  public:
+  // Throws std::system_error where the system gives no more threads.
   explicit ThreadPool(int count) : count_(count) {
-    for (int id = 1; id < count; ++id) threads_.emplace_back([this, id] { work(id); });
+    try {
+      for (int id = 1; id < count; ++id) threads_.emplace_back([this, id] { work(id); });
+    } catch (...) {
+      stop();
+      throw;
+    }
   }
 
   ~ThreadPool() {
     settle();
-    stopping_ = true;
-    start_.raise();
-    for (auto& thread : threads_) thread.join();
+    stop();
   }
 
   int count() const { return count_; }
@@ -84,6 +88,12 @@ class ThreadPool {
  private:
   static constexpr int kSpins = 1000;
   static constexpr int kIdleSpins = 200;
+
+  void stop() {
+    stopping_ = true;
+    start_.raise();
+    for (auto& thread : threads_) thread.join();
+  }
 
   void work(int id) {
     uint32_t seen = 0;
