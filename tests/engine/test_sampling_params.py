@@ -120,7 +120,7 @@ def test_refused_naming_parameter_allowed_values_and_what_came(name: str, value:
 def test_the_tables_above_cover_every_parameter() -> None:
     names = [parameter.name for parameter in SAMPLING_PARAMETERS]
     assert names == list(ACCEPTED) == list(REFUSED)
-    derived = {"bad_words_token_ids", "eos_token_ids"}
+    derived = {"bad_words_token_ids", "eos_token_ids", "stop_words_token_ids"}
     assert set(names) == {entry.name for entry in dataclasses.fields(SamplingParams)} - derived
 
 

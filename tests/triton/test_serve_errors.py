@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import sys
 import time
 import urllib.request
@@ -188,6 +189,9 @@ def test_ctrl_c_stops_an_answer_in_a_terminal_but_not_the_conversation(url: str)
         env={**os.environ, "TERM": "dumb"},
         bufsize=1,
     )
+    # What never says it has stopped must fail, not hang.
+    watchdog = threading.Timer(60, process.kill)
+    watchdog.start()
     try:
         assert process.stdout is not None and process.stderr is not None
         process.stderr.readline()
@@ -200,6 +204,7 @@ def test_ctrl_c_stops_an_answer_in_a_terminal_but_not_the_conversation(url: str)
         assert process.wait(10) == 0
         assert "again (3 messages, user first)" in process.stdout.read()
     finally:
+        watchdog.cancel()
         process.kill()
         os.close(ours)
         os.close(theirs)

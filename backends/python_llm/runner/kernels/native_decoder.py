@@ -136,6 +136,7 @@ class NativeDecoder:
         self.spec = spec
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.kv_format = kv_format
         self._library = load_kernels()
         self._embed = weights.embed
         self._rotations = [_RotationTable(rope) for rope in spec.ropes]
