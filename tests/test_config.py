@@ -32,7 +32,7 @@ def test_defaults_and_conversion() -> None:
         ({"model": "m", "max_num_seqs": None}, '"max_num_seqs" must not be null'),
         ({"model": "m", "request_timeout_s": "nan"}, '"request_timeout_s" must be a number'),
         ({"model": "m", "request_timeout_s": 0}, '"request_timeout_s" must be at least 0.001'),
-        ({"model": "m", "speculation": "medusa"}, '"speculation" must be one of off, prompt_lookup, not \'medusa\''),
+        ({"model": "m", "speculation": "medusa"}, "\"speculation\" must be one of off, prompt_lookup, not 'medusa'"),
         ({"model": "m", "num_draft_tokens": 33}, '"num_draft_tokens" must be between 1 and 32, not 33'),
         (
             {"model": "m", "prompt_lookup_min_ngram": 9},

@@ -138,7 +138,8 @@ class ModelSettings:
         "off",
         choices=("off", "prompt_lookup"),
         doc="How tokens are guessed ahead, for requests that do not say; outputs stay the same, token for token. "
-        "prompt_lookup: what followed the same words earlier in prompt and output. off: no request can ask for it. "
+        "prompt_lookup: what followed the same words earlier in prompt and output, at about 250 bytes for each token "
+        "of the running requests. off: no request can ask for it. "
         "See docs/speculation.md.",
     )
     num_draft_tokens: int = _setting(

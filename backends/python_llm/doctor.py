@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from python_llm.config import load_settings
+from python_llm.config import ModelSettings, load_settings
 from python_llm.errors import PythonLLMError
 from python_llm.runner.kernels.library import REQUIRED_CPU_FLAGS, KernelsUnavailableError, cpu_flags, load_kernels
 
@@ -32,10 +32,14 @@ def machine() -> Lines:
         library = load_kernels()
     except KernelsUnavailableError as error:
         yield "kernels", f"not used: {error}"
-        yield "advice", "models run on plain torch, several times slower; " + (
-            "run make setup again once a C++ compiler is installed"
-            if flags >= REQUIRED_CPU_FLAGS
-            else f"a CPU with {', '.join(sorted(REQUIRED_CPU_FLAGS))} is needed"
+        yield (
+            "advice",
+            "models run on plain torch, several times slower; "
+            + (
+                "run make setup again once a C++ compiler is installed"
+                if flags >= REQUIRED_CPU_FLAGS
+                else f"a CPU with {', '.join(sorted(REQUIRED_CPU_FLAGS))} is needed"
+            ),
         )
         return
     yield "kernels", "native, AVX2"
@@ -46,12 +50,29 @@ def machine() -> Lines:
 
 def model(path: Path) -> Lines:
     """(what, finding) about the model that `path`, a model.json, names. Loads it. Raises PythonLLMError."""
+    settings = load_settings(path, path.parent.parent.name)
+    yield from _language_model(settings, path) if settings.kind == "llm" else _text_model(settings, path)
+
+
+def _text_model(settings: ModelSettings, path: Path) -> Lines:
+    """Of a tokenizer or detokenizer: it needs no weights, so none are loaded."""
+    from python_llm.loading import locate_model, tokenizer_of
+
+    files = locate_model(settings, path.parent)
+    started = time.monotonic()
+    tokenizer = tokenizer_of(settings, path.parent, files)
+    yield "model", f"{files.path} (a {settings.kind}, without weights)"
+    yield "loaded in", f"{time.monotonic() - started:.1f} s"
+    yield "vocabulary", f"{tokenizer.vocab_size} tokens"
+    yield "chat template", "none" if tokenizer.chat_template is None else "the model's own"
+
+
+def _language_model(settings: ModelSettings, path: Path) -> Lines:
     from python_llm.loading import locate_model, runner_of
     from python_llm.runner.kernels.native_runner import NativeRunner
     from python_llm.runner.loader import read_config
     from python_llm.runner.modules_runner import ModulesRunner
 
-    settings = load_settings(path, path.parent.parent.name)
     files = locate_model(settings, path.parent)
     yield "model", f"{files.path} ({read_config(files)['model_type']})"
     notes: list[str] = []
@@ -71,9 +92,12 @@ def model(path: Path) -> Lines:
     yield from (("advice", note) for note in notes)
     average = tokens // settings.max_num_seqs
     if average < 256:
-        yield "advice", (
-            f"with max_num_seqs {settings.max_num_seqs} the KV pool leaves {average} tokens for each: raise "
-            "kv_cache_memory_mib, or requests will be preempted"
+        yield (
+            "advice",
+            (
+                f"with max_num_seqs {settings.max_num_seqs} the KV pool leaves {average} tokens for each: raise "
+                "kv_cache_memory_mib, or requests will be preempted"
+            ),
         )
 
 

@@ -51,10 +51,11 @@ class TritonPythonModel:
         """Load the model. Raises TritonModelException with one sentence when the user must mend something."""
         with _told_to_triton():
             folder, settings = _read_settings(args["model_name"])
+            _refuse_several_instances(settings.kind, args)
             if settings.kind == "llm":
                 self._model: Any = LanguageModel(settings, folder, args)
             else:
-                self._model = _text_model(settings, folder, args)
+                self._model = _text_model(settings, folder)
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
         """The responses; None from decoupled models, which send theirs by themselves."""
@@ -83,16 +84,26 @@ def _read_settings(model_name: str) -> tuple[Path, ModelSettings]:
     return folder, load_settings(folder / "model.json", model_name)
 
 
-def _text_model(settings: ModelSettings, folder: Path, args: dict[str, str]) -> Any:
-    from python_llm.loading import locate_model, tokenizer_of
-    from python_llm.triton_io.text_models import DetokenizerModel, TokenizerModel
+_ONE_INSTANCE = {
+    "llm": "each would load the weights again, and a stop request would find only those of its own instance",
+    "tokenizer": "several would answer a request and its stop in any order",
+    "detokenizer": "several would answer the pieces of a stream in any order",
+}
+"""Why a model of this kind must not have more."""
 
+
+def _refuse_several_instances(kind: str, args: dict[str, str]) -> None:
     groups = json.loads(args["model_config"]).get("instance_group", [])
     if (count := sum(int(group.get("count", 1)) for group in groups)) > 1:
         raise SettingsError(
-            f"a {settings.kind} must have 1 instance, config.pbtxt asks for {count}: several would answer the pieces "
-            "of a stream, or a request and its stop, in any order"
+            f"a model of kind {kind} must have 1 instance, config.pbtxt asks for {count}: {_ONE_INSTANCE[kind]}"
         )
+
+
+def _text_model(settings: ModelSettings, folder: Path) -> Any:
+    from python_llm.loading import locate_model, tokenizer_of
+    from python_llm.triton_io.text_models import DetokenizerModel, TokenizerModel
+
     tokenizer = tokenizer_of(settings, folder, locate_model(settings, folder))
     if settings.kind == "tokenizer":
         return TokenizerModel(tokenizer, settings.max_model_len)
@@ -195,6 +206,7 @@ class LanguageModel:
             interval=self._settings.stream_interval,
             wake=lambda: self._senders.schedule(delivery),
             cancel=self._engine.cancel,
+            finish=self._engine.finish,
         )
         timeout_s = self._settings.request_timeout_s if asked.timeout_s is None else asked.timeout_s
         requests = build_requests(asked, self._engine, self._tokenizer, reply, deadline=arrival + timeout_s)

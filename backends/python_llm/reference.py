@@ -41,7 +41,7 @@ def sampling_page() -> str:
         rows.append([f"`{parameter.name}`", f"`{json.dumps(default)}`", parameter.allowed, parameter.doc])
     text = (
         "They come as JSON in the input `sampling_parameters`, or as request parameters (top level of a `/generate` "
-        "body);\nwhere both name one, the input wins. Strings such as `\"0.7\"` are converted. An unknown or "
+        'body);\nwhere both name one, the input wins. Strings such as `"0.7"` are converted. An unknown or '
         "out-of-range parameter is\nan INVALID_ARG that names it."
     )
     columns = ["parameter", "default", "allowed", "meaning"]

@@ -38,6 +38,10 @@ class Stats:
     cached_tokens: int = 0
     """Tokens of the prompt whose KV was there already."""
     preemptions: int = 0
+    drafted_tokens: int = 0
+    """Guessed and verified by speculation."""
+    accepted_tokens: int = 0
+    """Of those, the ones that were right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Delta:
     tokens: int
     """How many new tokens; 0 when the model does not tell."""
     finish_reason: str | None = None
-    """Set once for each sequence, with its last delta: "stop" or "length"."""
+    """Set once for each sequence, with its last delta: "stop", "length", or "cancelled" after a stop request."""
     logprobs: tuple[TokenLogprobs, ...] | None = None
     """One entry per new token, when asked for."""
     cumulative_logprob: float | None = None

@@ -64,6 +64,8 @@ _SAID = (
         "INTERNAL",
         (
             "the request could not be taken in",
+            "the request failed:",
+            "the response could not be sent:",
             "the engine failed in a step",
             "the engine stopped after",
             "the engine of this model has stopped",

@@ -16,10 +16,13 @@ from python_llm_client.errors import UsageError
 from python_llm_client.failures import (
     ClientError,
     ConnectionLostError,
+    DeadlineExceededError,
     InvalidRequestError,
+    NotFoundError,
     UnavailableError,
     UnreachableError,
 )
+from python_llm_client.gateway import servers
 from python_llm_client.gateway.keys import KeyRing, add_key, read_keys
 from python_llm_client.gateway.merge import merged
 from python_llm_client.gateway.servers import ServerPool
@@ -131,6 +134,169 @@ def test_the_least_loaded_server_is_asked() -> None:
         assert await texts(pool) == ["a", "b"]
 
     asyncio.run(run())
+
+
+class Listing:
+    """Plays the client of one server that tells its models; `said` may hold an error instead of names."""
+
+    def __init__(self, said: list[str] | Exception, inputs: Exception | None = None) -> None:
+        self.said, self.inputs_error, self.asked = said, inputs, 0
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def models(self) -> list[str]:
+        self.asked += 1
+        await self.may_answer.wait()
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+    async def inputs(self, model: str) -> frozenset[str]:
+        if self.inputs_error is not None:
+            raise self.inputs_error
+        return frozenset({"text_input", "sampling_parameters"})
+
+    async def close(self) -> None: ...
+
+
+def listing_pool(*clients: Listing) -> ServerPool:
+    pool = ServerPool([f"server{i}:1" for i in range(len(clients))])
+    for server, client in zip(pool._servers, clients, strict=True):
+        server.client = client  # type: ignore[assignment]
+    return pool
+
+
+async def look_again(pool: ServerPool) -> None:
+    await pool._refresh()
+
+
+def test_a_model_is_there_as_soon_as_its_own_server_has_told() -> None:
+    async def run() -> None:
+        quick, slow = Listing(["m"]), Listing(["other"])
+        slow.may_answer.clear()
+        pool = listing_pool(quick, slow)
+        looking = asyncio.create_task(look_again(pool))
+        while not pool._servers[0].models:
+            await asyncio.sleep(0)
+        assert (await pool.model("m")).since > 0
+        slow.may_answer.set()
+        await looking
+
+    asyncio.run(run())
+
+
+def test_a_model_whose_server_is_down_is_unavailable_and_not_unknown() -> None:
+    async def run() -> None:
+        up, down = Listing(["m"]), Listing(["gone"])
+        pool = listing_pool(up, down)
+        await look_again(pool)
+        down.said = UnreachableError("away", "UNAVAILABLE")
+        await look_again(pool)
+        with pytest.raises(UnreachableError, match="'gone'"):
+            await pool.model("gone")
+        with pytest.raises(NotFoundError, match="there are: m"):
+            await pool.model("nobody")
+        assert [model.name for model in pool.models()] == ["m"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [UnreachableError("away"), ConnectionLostError("gone")])
+def test_a_server_that_goes_away_while_it_tells_its_models_is_passed_over(error: ClientError) -> None:
+    async def run() -> None:
+        client = Listing(["m"])
+        pool = listing_pool(client)
+        await look_again(pool)
+        client.inputs_error = error
+        await look_again(pool)
+        assert list(pool.status().values()) == [str(error)]
+        assert pool._servers[0].models
+
+    asyncio.run(run())
+
+
+def test_a_model_that_is_unloaded_meanwhile_is_left_out() -> None:
+    async def run() -> None:
+        pool = listing_pool(Listing(["m"], UnavailableError("unloaded")))
+        await look_again(pool)
+        assert (pool.models(), list(pool.status().values())) == ([], ["ok"])
+
+    asyncio.run(run())
+
+
+def test_a_busy_server_may_be_late_and_a_silent_one_is_passed_over() -> None:
+    async def run() -> None:
+        client = Listing(["m"])
+        pool = listing_pool(client)
+        await look_again(pool)
+        client.said = DeadlineExceededError("late", "DEADLINE_EXCEEDED")
+        seen = []
+        for _ in range(3):
+            await look_again(pool)
+            seen.append(pool._servers[0].fault)
+        assert seen == [None, None, "late"]
+        client.said = ["m"]
+        await look_again(pool)
+        assert pool.models()
+
+    asyncio.run(run())
+
+
+def test_all_who_look_for_an_unknown_model_at_once_share_one_look() -> None:
+    async def run() -> None:
+        client = Listing(["m"])
+        pool = listing_pool(client)
+        client.may_answer.clear()
+        looks = [asyncio.create_task(pool.model("m")) for _ in range(50)]
+        await asyncio.sleep(0)
+        looks[0].cancel()
+        await asyncio.sleep(0)
+        client.may_answer.set()
+        found = await asyncio.gather(*looks, return_exceptions=True)
+        assert isinstance(found[0], asyncio.CancelledError)
+        assert {model.name for model in found[1:] if not isinstance(model, BaseException)} == {"m"}
+        assert client.asked == 1
+
+    asyncio.run(run())
+
+
+def test_the_gateway_looks_on_after_a_fault_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(servers, "_REFRESH_SECONDS", 0)
+
+    async def run() -> None:
+        client = Listing(RuntimeError("unforeseen"))
+        pool = listing_pool(client)
+        await pool.start()
+        assert list(pool.status().values()) == ["RuntimeError: unforeseen"]
+        client.said = ["m"]
+        while not pool.models():
+            await asyncio.sleep(0)
+        await pool.stop()
+
+    asyncio.run(run())
+    assert "could not be looked up" in caplog.text
+
+
+def test_sources_wait_while_nobody_takes_what_they_have() -> None:
+    made = 0
+
+    async def source() -> AsyncGenerator[int, None]:
+        nonlocal made
+        while True:
+            made += 1
+            yield made
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        async with contextlib.aclosing(merged([source(), source()])) as items:
+            await anext(items)
+            for _ in range(1000):
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert made < 100
 
 
 def test_merged_streams_keep_their_own_order_and_end_together() -> None:

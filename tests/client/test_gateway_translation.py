@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from python_llm_client.answers import Answer, Choice, Delta, Stats, TokenLogprob, TokenLogprobs, Usage
 from python_llm_client.gateway.errors import ApiError
@@ -168,15 +168,60 @@ def test_values_that_ask_for_nothing_are_taken() -> None:
         ({"echo": True, "prompt": [1]}, "not with token ids"),
         ({"best_of": 1, "n": 2}, "must be at least n"),
         ({"best_of": 2, "stream": True}, "cannot be streamed"),
-        ({"prompt": []}, "1 to "),
+        ({"prompt": []}, "at least 1 entry"),
         ({"prompt": ["a"] * 65}, "at most 64 prompts"),
         ({"prompt": [-1]}, "greater than or equal to 0"),
+        ({"prompt": ["a"] * 33, "n": 2}, "make 66 sequences"),
+        ({"prompt": [[1]] * 2, "n": 1, "best_of": 33}, "2 prompts with best_of 33"),
     ],
 )
 def test_what_a_completion_cannot_have(fields: dict[str, Any], part: str) -> None:
     with pytest.raises(ValidationError) as caught:
         completion(**fields)
     assert part in str(caught.value)
+
+
+def test_as_many_sequences_as_go_into_a_request_are_taken() -> None:
+    assert len(completion_requests(completion(prompt=["a"] * 32, n=2), MODEL)) == 32
+    assert len(completion_requests(completion(prompt=[1] * 1000, n=64), MODEL)) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        (CompletionRequest, {"prompt": [-1] * 1000}),
+        (CompletionRequest, {"prompt": [*[1] * 1000, *["a"] * 1000]}),
+        (CompletionRequest, {"prompt": [["a"] * 1000, [-1] * 1000]}),
+        (CompletionRequest, {"prompt": [True] * 1000}),
+        (CompletionRequest, {"prompt": [{}] * 1000}),
+        (CompletionRequest, {"prompt": {"a": 1}}),
+        (CompletionRequest, {"prompt": "a", "stop": [1] * 1000}),
+        (CompletionRequest, {"prompt": "a", "stop": ["a"] * 2000}),
+        (CompletionRequest, {"prompt": "a", "bad_words": [1] * 1000}),
+        (CompletionRequest, {"prompt": "a", "stop_token_ids": [-1] * 1000}),
+        (CompletionRequest, {"prompt": "a", "logit_bias": dict.fromkeys(map(str, range(1000)), "x")}),
+        (CompletionRequest, {"prompt": "a", "metadata": dict.fromkeys(map(str, range(1000)), 1)}),
+        (ChatCompletionRequest, {"messages": [{}] * 1000}),
+        (ChatCompletionRequest, {"messages": [USER] * 20_000}),
+        (ChatCompletionRequest, {"messages": [{"role": "user", "content": [{"type": "text"}] * 1000}]}),
+        (ChatCompletionRequest, {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 9000}] * 2}),
+        (ChatCompletionRequest, {"messages": [{"role": "user", "tool_calls": [1] * 1000}]}),
+        (ChatRequest, {"messages": [{}] * 1000}),
+        (ChatRequest, {"messages": [{"role": "user", "tool_calls": [1] * 1000}]}),
+        (ChatRequest, {"options": {"stop": [1] * 1000}}),
+    ],
+)
+def test_a_long_list_of_wrong_entries_makes_few_errors(model: type[BaseModel], fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate({"model": "m", **fields})
+    assert caught.value.error_count() <= 2
+
+
+def test_a_prompt_of_token_ids_is_told_its_own_fault_only() -> None:
+    with pytest.raises(ValidationError) as caught:
+        completion(prompt=[1, 2, "a"])
+    (fault,) = caught.value.errors()
+    assert (fault["loc"][-1], fault["msg"]) == (2, "Input should be a valid integer")
 
 
 def _token(text: str) -> TokenLogprobs:

@@ -69,14 +69,14 @@ def test_a_sequence_that_has_ended_ends_once() -> None:
             num_output_tokens=[0, 2],
             finish_reason=["stop", "length"],
             num_input_tokens=[5],
-            stats=['{"cached_tokens": 3, "of_later_servers": 1}'],
+            stats=['{"cached_tokens": 3, "drafted_tokens": 4, "accepted_tokens": 2, "of_later_servers": 1}'],
             final=True,
         )
     )
     assert [(d.index, d.finish_reason, d.usage) for d in first] == [(0, "stop", None), (1, None, None)]
     assert [(d.index, d.finish_reason) for d in second] == [(1, "length")]
     assert second[0].usage == Usage(prompt_tokens=5, output_tokens=4, cached_tokens=3)
-    assert second[0].stats == Stats(cached_tokens=3)
+    assert second[0].stats == Stats(cached_tokens=3, drafted_tokens=4, accepted_tokens=2)
     answer = collect([*first, *second], 2)
     assert [(c.text, c.tokens, c.finish_reason) for c in answer.choices] == [("a", 1, "stop"), ("bc", 3, "length")]
     assert answer.usage.total_tokens == 9
@@ -131,20 +131,26 @@ def test_an_unknown_error_after_the_first_part_is_not_about_the_request() -> Non
 def test_the_texts_by_which_codes_are_known_are_those_of_the_backend() -> None:
     """Whoever words one of these anew must tell the client."""
     code = {
-        path.name: path.read_text(encoding="utf-8")
+        path: path.read_text(encoding="utf-8")
         for path in (Path(__file__).parents[2] / "backends" / "python_llm").glob("**/*.py")
     }
     tritons = ("Request for unknown model", "Server is stopping", "Failed to", "Stub process")
     for _, beginnings in _SAID:
         for text in beginnings:
             assert text.startswith(tritons) or any(text in source for source in code.values()), text
-    for name, raised in (
-        ("engine.py", "UnavailableError("),
-        ("engine.py", "EngineError("),
-        ("model.py", "EngineError("),
-    ):
-        for said in re.findall(re.escape(raised) + r'\s*f?"([^"{]+)', code[name]):
-            assert code_of(said, has_begun=False) != "INVALID_ARGUMENT", said
+    own_faults, others = [], []
+    for source in code.values():
+        # Said at once, or given a name before.
+        own_faults += re.findall(r'\b(?:EngineError|RequestError)\(\s*f?"([^"{]+)', source)
+        for name in re.findall(r"\b(?:EngineError|RequestError)\((\w+)\)", source):
+            own_faults += re.findall(rf'\b{name} = \(?\s*f?"([^"{{]+)', source)
+        others += re.findall(r'\bUnavailableError\(\s*f?"([^"{]+)', source)
+    assert len(own_faults) >= 6
+    assert len(others) >= 3
+    for said in own_faults:
+        assert code_of(said, has_begun=False) == "INTERNAL", said
+    for said in others:
+        assert code_of(said, has_begun=False) in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}, said
 
 
 def test_only_what_never_began_and_may_succeed_later_is_tried_again() -> None:

@@ -42,6 +42,9 @@ class Listening:
         self.listen(last)
         del self.known[last.sequence_id]
 
+    def reset(self) -> None:
+        self.known.clear()
+
     def guess(self, ask: Ask, known: list[int]) -> list[int]:
         return []
 

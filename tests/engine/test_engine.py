@@ -275,6 +275,39 @@ def test_cancelling_queued_and_running_requests_frees_them_within_a_step() -> No
         assert all(span.request_id == running.id for plan in runner.plans for span in plan.spans)
 
 
+def test_finishing_gives_what_is_held_back_and_frees_within_a_step() -> None:
+    runner = FakeRunner()
+    prompt = prompt_of(4)
+    params = greedy(150)
+    # All text may begin this stop string, so nothing of it comes out.
+    expected = expected_output(prompt, params)
+    params = greedy(150, stop=("".join(map(chr, expected)) + "!",))
+    collected, third, go = Collected(), threading.Event(), threading.Event()
+
+    def before(plan: StepPlan) -> None:
+        if len(runner.plans) == 3:
+            third.set()
+            assert go.wait(10)
+
+    runner.before_step = before
+    with running_engine(runner, max_num_seqs=1) as engine:
+        text = TextStream(lambda token_id: bytes([token_id]), (), params)
+        running = Request(np.array(prompt, np.int32), params, seed=0, max_new_tokens=150, sink=collected, text=text)
+        engine.submit([running])
+        queued, second = submit(engine, prompt_of(4, seed=1), greedy(150))
+        assert third.wait(10)
+        assert collected.outputs == []
+        engine.finish([running, queued])
+        go.set()
+        assert second.wait().reason is collected.wait().reason is FinishReason.CANCELLED
+        engine.finish([running, queued])
+        assert second.token_ids == []
+        assert collected.token_ids == expected[:4]
+        assert "".join(output.text for output in collected.outputs) == "".join(map(chr, expected[:4]))
+        assert running.num_output == 4
+    assert len(runner.plans) == 4
+
+
 def test_deadline_ends_running_and_queued_requests() -> None:
     runner = FakeRunner()
     runner.before_step = lambda plan: time.sleep(0.005)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import random
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -312,3 +313,19 @@ def test_a_stop_word_is_not_its_text() -> None:
     stream = TextStream(lambda i: pieces[i].encode(), (), SamplingParams(stop_words_token_ids=((0, 1),)))
     assert [stream.append(2), stream.append(0), stream.append(1)] == [False, False, True]
     assert stream.take() == Delta("ab", 3, num_cut=2)
+
+
+def test_a_stop_word_that_ends_in_the_end_token_is_left_out_whole() -> None:
+    pieces = ["a", "b", "</s>"]
+
+    def ended(**params: Any) -> Delta:
+        stream = TextStream(lambda i: pieces[i].encode(), {2}, SamplingParams(**params))
+        assert not stream.append(0) and not stream.append(1)
+        stream.finish(end_token_id=2)
+        return stream.take()
+
+    assert ended(stop_words_token_ids=((1, 2),)) == Delta("a", 3, num_cut=2)
+    assert ended(stop_words_token_ids=((0, 1, 2), (2,))) == Delta("", 3, num_cut=3)
+    assert ended(stop_words_token_ids=((1, 2),), min_tokens=3) == Delta("ab", 3, num_cut=1), "too early to count"
+    assert ended(stop_words_token_ids=((0, 2),)) == Delta("ab", 3, num_cut=1)
+    assert ended(stop_words_token_ids=((1, 2),), include_stop_str_in_output=True) == Delta("ab", 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from python_llm.engine.plan import PromptLogprobsTask, Span, StepPlan
+from python_llm.engine.plan import PromptLogprobsTask, SamplingTask, Span, StepPlan
 from python_llm.errors import ModelLoadError
 from python_llm.model_files.locate import ModelFiles
 from python_llm.runner.factory import load_runner
 from python_llm.runner.kernels.native_decoder import KVFormat
+from python_llm.runner.modules_decoder import _original_context
 from python_llm.runner.modules_runner import ModulesRunner
-from runner_steps import greedy, pages, span
+from python_llm.speculation.step_costs import measure_step_costs
+from runner_steps import GREEDY, greedy, pages, span
 
 SIZES: dict[str, Any] = {
     "vocab_size": 160,
@@ -85,6 +88,43 @@ def test_logprobs_and_tokens_are_transformers_own(tmp_path: Path, model_type: st
         found += [entry.target.logprob for entry in result.prompt_logprobs[1]]
     assert found == pytest.approx([float(expected[i, token]) for i, token in enumerate(prompt[1:])], abs=1e-3)
     assert greedy(runner, prompt[:18], 14, own, 5) == generated
+
+
+def test_drafts_give_the_tokens_of_one_by_one(tmp_path: Path) -> None:
+    """All right, wrong in the middle, none; beside a chunk of a prompt."""
+    write(tmp_path, "helium", SERVED["helium"])
+    runner = load(tmp_path)
+    prompt = torch.randint(3, 160, (12,), generator=torch.Generator().manual_seed(1)).tolist()
+    own, other, third = pages(runner, 3, seed=4)
+    right = greedy(runner, prompt, 5, own)
+    for drafts, count in (([*right[1:4]], 4), ([right[1], (right[2] + 1) % 160, right[3]], 2), ([], 1)):
+        assert greedy(runner, prompt, 1, other) == right[:1]
+        history = [*prompt, right[0], *drafts]
+        task = SamplingTask(GREEDY, 0, np.array(history, np.int32), len(prompt), None)
+        drafting = replace(span(runner, history, 12, len(history), other, sampling=task), num_drafts=len(drafts))
+        chunk = span(runner, prompt, 0, 7, third)
+        result = runner.execute(StepPlan((chunk, drafting)))
+        assert [token.token_id for token in result.tokens[1]] == right[1 : 1 + count]
+    assert measure_step_costs(runner).max_rows >= 8, "what a model that speculates is put through at load"
+
+
+def test_longrope_is_served_within_its_original_context(tmp_path: Path) -> None:
+    """Beyond it the frequencies of all rows would be chosen by the longest of them."""
+    rope: dict[str, Any] = {
+        "rope_type": "longrope",
+        "rope_theta": 10_000.0,
+        "short_factor": [1.0] * 6,
+        "long_factor": [4.0] * 6,
+        "original_max_position_embeddings": 32,
+    }
+    write(tmp_path, "helium", {**SERVED["helium"], "rope_parameters": rope})
+    notes: list[str] = []
+    runner = load(tmp_path, warn=notes.append)
+    assert runner.max_model_len == 32
+    assert "served up to 32 tokens, not 256" in notes[0]
+    assert _original_context({"rope_parameters": {"full_attention": rope, "sliding_attention": {}}}) == 32
+    assert _original_context({"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": 64}) == 64
+    assert _original_context({"rope_parameters": {**rope, "rope_type": "yarn"}}) is None
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -33,6 +33,16 @@ def test_own_end(pieces: list[list[int]], ngram: tuple[int, int]) -> None:
         assert index.match_own_end() == naive(text, text, range(1, len(text)), *ngram)
 
 
+@given(texts, ngrams, st.integers(1, 5))
+def test_indexed_bit_by_bit_it_is_the_same(text: list[int], ngram: tuple[int, int], most: int) -> None:
+    index = NgramIndex(*ngram)
+    index.append(text)
+    while index.num_pending:
+        before = index.num_pending
+        assert index.index(most) == min(most, before) == before - index.num_pending
+    assert index.match_own_end() == naive(text, text, range(1, len(text)), *ngram)
+
+
 @given(st.lists(texts, max_size=4), texts, ngrams)
 def test_end_of_another_text(pieces: list[list[int]], text: list[int], ngram: tuple[int, int]) -> None:
     index = NgramIndex(*ngram)

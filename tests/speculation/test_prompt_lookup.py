@@ -83,3 +83,33 @@ def test_a_text_longer_than_the_memory_is_cut() -> None:
     proposer.forget(ask(0, list(range(500))))
     assert proposer.propose([ask(1, [900, 3, 4])])[0].token_ids == [5, 6, 7]
     assert proposer.propose([ask(2, [900, 300, 301])]) == [Draft(())]
+
+
+def test_a_long_prompt_is_indexed_bit_by_bit_and_keeps_nobody_waiting() -> None:
+    proposer = lookup()
+    long = [*range(10_000), 5, 6]
+    drafts = []
+    for number in range(3):
+        (first, second) = proposer.propose(
+            [ask(0, long, told=len(long) * (number > 0)), ask(number + 1, [1, 2, 3, 1, 2])]
+        )
+        drafts.append(first)
+        assert second.token_ids == [3, 1, 2], "a short one is served at once"
+    assert drafts == [Draft(()), Draft(()), Draft([7, 8, 9], grade=2)]
+
+
+def test_what_is_remembered_is_indexed_bit_by_bit() -> None:
+    proposer = lookup(memory_tokens=100_000)
+    proposer.forget(ask(0, list(range(10_000))))
+    memory = proposer._memory
+    assert memory is not None and memory._newer.num_pending > 9_000
+    drafts = [proposer.propose([ask(number, [20_000, 9_000, 9_001])])[0] for number in range(1, 4)]
+    assert drafts == [Draft(()), Draft(()), Draft([9_002, 9_003, 9_004], grade=2)]
+    assert memory._newer.num_pending == 0
+
+
+def test_reset_forgets_the_sequences() -> None:
+    proposer = lookup()
+    proposer.propose([ask(0, [1, 2, 3])])
+    proposer.reset()
+    assert not proposer._sequences

@@ -38,6 +38,7 @@ class Scripted:
         self.asked: list[list[Ask]] = []
         self.forgotten: list[int] = []
         self.fails = False
+        self.resets = 0
 
     def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
         self.now += self.seconds
@@ -48,6 +49,9 @@ class Scripted:
 
     def forget(self, last: Ask) -> None:
         self.forgotten.append(last.sequence_id)
+
+    def reset(self) -> None:
+        self.resets += 1
 
     def clock(self) -> float:
         return self.now
@@ -151,6 +155,7 @@ def test_a_failing_proposer_rests_longer_each_time_and_is_then_told_everything()
         proposer.now += 0.1
     assert len(proposer.asked) == 1 + 7, "after 1, 2, 4, 8, 16 and 32 seconds"
     assert len(warnings) == 7 and "ConnectionError: gone" in warnings[0]
+    assert proposer.resets == 7, "it is not told of those that end while it rests"
     speculator.forget(ended)
     assert proposer.forgotten == [], "it has lost it anyway"
     proposer.fails = False

@@ -114,6 +114,13 @@ def test_ids_without_a_token_add_nothing() -> None:
     assert TOY.token_bytes(258) == TOY.token_bytes(10**12) == TOY.token_bytes(-1) == b""
 
 
+def test_ids_without_a_token_leave_nothing_behind() -> None:
+    tokenizer = toy_tokenizer()
+    before = len(tokenizer._bytes)
+    assert tokenizer.decode([*range(1_000_000, 1_000_100), -5]) == ""
+    assert len(tokenizer._bytes) == before
+
+
 def test_vocab_size_counts_gaps() -> None:
     backend = Backend(BPE(vocab={"a": 0, "b": 7}, merges=[]))
     backend.decoder = decoders.ByteLevel()

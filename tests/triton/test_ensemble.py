@@ -485,4 +485,4 @@ def test_two_detokenizers_are_refused_at_load(server: LocalServer) -> None:
     url = f"http://127.0.0.1:{server.http_port}/v2/repository/models/doubled_detokenizer/load"
     answer = requests.post(url, timeout=60)
     assert answer.status_code == 400
-    assert "a detokenizer must have 1 instance, config.pbtxt asks for 2" in answer.text
+    assert "a model of kind detokenizer must have 1 instance, config.pbtxt asks for 2" in answer.text

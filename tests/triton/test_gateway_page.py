@@ -94,6 +94,21 @@ def test_an_answer_streams_in_with_its_timing_and_goes_into_the_history(page: An
     is_complete(page)
 
 
+def test_a_question_without_an_answer_is_not_sent_with_the_next(page: Any) -> None:
+    def refuse(route: Any) -> None:
+        route.fulfill(status=400, json={"error": {"message": "not today"}})
+
+    page.route("**/chat/completions", refuse)
+    ask(page, "Hello")
+    page.locator("#status", has_text="not today").wait_for()
+    page.unroute("**/chat/completions")
+    with page.expect_request("**/chat/completions") as sent:
+        ask(page, "Hello again")
+    assert sent.value.post_data_json["messages"] == [{"role": "user", "content": "Hello again"}]
+    is_complete(page)
+    assert page.locator("article").count() == 4
+
+
 def test_escape_and_the_button_stop_an_answer_and_the_server(page: Any, server: LocalServer) -> None:
     def endless(route: Any) -> None:
         route.continue_(post_data=json.dumps({**route.request.post_data_json, "ignore_eos": True}))

@@ -10,8 +10,8 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator

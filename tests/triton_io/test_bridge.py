@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
 import types
 from typing import Any
 
 import numpy as np
 import pytest
 
+from python_llm.engine.request import FinishReason, Output
 from python_llm.errors import EngineError
-from python_llm.triton_io.bridge import Responder
+from python_llm.triton_io.bridge import Delivery, Responder, SenderPool
+from python_llm.triton_io.reply import Batch, Reply
 
 FINAL = 1
 
@@ -47,6 +50,7 @@ def sender(monkeypatch: pytest.MonkeyPatch) -> FakeSender:
     fake.Tensor = lambda name, array: types.SimpleNamespace(name=name, array=array)
     fake.InferenceResponse = response
     fake.TritonError = error
+    fake.Logger = types.SimpleNamespace(log_error=lambda message: None)
     monkeypatch.setitem(sys.modules, fake.__name__, fake)
     return FakeSender()
 
@@ -83,3 +87,45 @@ def test_a_last_response_without_room_can_still_be_answered_with_an_error(sender
     assert (response.error.message, flags) == ("no room", FINAL)
     answering.send_outputs(output(10), is_last=False)
     assert len(sender.sent) == 1, "nothing follows the end"
+
+
+def test_a_response_that_cannot_be_sent_ends_in_an_error_that_waits_its_turn(sender: FakeSender) -> None:
+    """Not at once: Triton does not bear errors that come too early. Nothing that follows the gap goes before it."""
+
+    class Errors:
+        def __init__(self) -> None:
+            self.queued: list[tuple[Responder, Exception]] = []
+
+        def send(self, responder: Responder, error: Exception) -> None:
+            self.queued.append((responder, error))
+
+    class TooLarge:
+        def outputs(self, batch: Batch) -> dict[str, np.ndarray]:
+            return output(2 << 20) if batch.is_first else output(10)
+
+    errors, ended = Errors(), []
+    cancelled: list[Any] = []
+    is_cancelled = threading.Event()
+
+    def cancel(requests: list[Any]) -> None:
+        cancelled.extend(requests)
+        is_cancelled.set()
+
+    pool = SenderPool()
+    reply = Reply(
+        1, stream=True, interval=1, wake=lambda: pool.schedule(delivery), cancel=cancel, finish=lambda requests: None
+    )
+    request: Any = object()
+    reply.requests = [request]
+    answering = responder(sender)
+    delivery = Delivery(reply, TooLarge(), answering, errors, on_end=lambda: ended.append(True))  # type: ignore[arg-type]
+    pool.start()
+    reply.push(0, Output(request, "a"))
+    assert is_cancelled.wait(10)
+    reply.push(0, Output(request, "b"))
+    reply.push(0, Output(request, "c", finish_reason=FinishReason.LENGTH))
+    pool.stop()
+    assert sender.sent == [] and ended == [True]
+    assert cancelled == [request]
+    ((whose, error),) = errors.queued
+    assert whose is answering and "the response could not be sent: no shared memory left" in str(error)

@@ -24,8 +24,14 @@ class Watched:
     def __init__(self, num_sequences: int = 1, *, stream: bool = True, interval: int = 1) -> None:
         self.wakes = 0
         self.cancelled: list[Any] = []
+        self.finished: list[Any] = []
         self.reply = Reply(
-            num_sequences, stream=stream, interval=interval, wake=self._wake, cancel=self.cancelled.extend
+            num_sequences,
+            stream=stream,
+            interval=interval,
+            wake=self._wake,
+            cancel=self.cancelled.extend,
+            finish=self.finished.extend,
         )
         self.reply.requests = REQUESTS[:num_sequences]
 
@@ -118,6 +124,20 @@ def test_one_failing_sequence_ends_the_reply_and_stops_its_siblings() -> None:
     assert watched.wakes == 1 and watched.reply.take() is None
 
 
+def test_stopping_ends_the_sequences_with_what_they_have() -> None:
+    watched = Watched(2)
+    watched.reply.stop()
+    assert (watched.finished, watched.cancelled) == (REQUESTS, [])
+    watched.push("he", (1,), index=0, finish_reason=FinishReason.CANCELLED)
+    watched.push(index=1, finish_reason=FinishReason.CANCELLED)
+    batch = watched.take()
+    assert batch.is_last and batch.error is None
+    assert [(delta.text, delta.finish_reason) for delta in batch.deltas] == [
+        ("he", FinishReason.CANCELLED),
+        ("", FinishReason.CANCELLED),
+    ]
+
+
 def test_no_output_is_lost_or_reordered_between_threads() -> None:
     for seed in range(20):
         rng = random.Random(seed)
@@ -125,7 +145,9 @@ def test_no_output_is_lost_or_reordered_between_threads() -> None:
         ready = threading.Semaphore(0)
         received: list[str] = []
         watched = Watched()
-        watched.reply = Reply(1, stream=True, interval=rng.choice([1, 4]), wake=ready.release, cancel=lambda r: None)
+        watched.reply = Reply(
+            1, stream=True, interval=rng.choice([1, 4]), wake=ready.release, cancel=[].extend, finish=[].extend
+        )
 
         def push_all(watched: Watched = watched, texts: list[str] = texts) -> None:
             for number, text in enumerate(texts):
@@ -151,7 +173,7 @@ def test_a_finished_reply_needs_no_garbage_collection() -> None:
     def wake() -> None:
         holder["reply"].take()
 
-    reply = holder["reply"] = Reply(1, stream=True, interval=1, wake=wake, cancel=[].extend)
+    reply = holder["reply"] = Reply(1, stream=True, interval=1, wake=wake, cancel=[].extend, finish=[].extend)
     request: Any = types.SimpleNamespace(sink=reply.push)
     reply.requests = [request]
     reply.push(0, Output(request, "a", finish_reason=FinishReason.STOP))

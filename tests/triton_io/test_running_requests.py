@@ -18,10 +18,13 @@ def stopped() -> Iterator[list[str]]:
 
 
 def reply(stopped: list[str], name: str) -> Reply:
-    def cancel(requests: list[Request]) -> None:
+    def finish(requests: list[Request]) -> None:
         stopped.append(name)
 
-    return Reply(1, stream=True, interval=1, wake=lambda: None, cancel=cancel)
+    def cancel(requests: list[Request]) -> None:
+        raise AssertionError("a stopped request ends without error")
+
+    return Reply(1, stream=True, interval=1, wake=lambda: None, cancel=cancel, finish=finish)
 
 
 def test_all_requests_with_the_id_stop_and_no_other(stopped: list[str]) -> None:

@@ -91,6 +91,10 @@ def test_greedy_unless_something_asks_for_draws() -> None:
     assert read({**PROMPT, "runtime_top_p": floats(0.9)}).params.temperature == 1.0
     assert read({**PROMPT, "temperature": floats(0.5)}).params.temperature == 0.5
     assert not read({**PROMPT, "sampling_parameters": json_text('{"min_p": 0.1}')}).params.is_greedy
+    for value in ('{"temperature": null}', '{"top_k": 0}', '{"top_k": -1, "top_p": 1}', '{"min_p": 0, "top_p": null}'):
+        assert read({**PROMPT, "sampling_parameters": json_text(value)}).params.is_greedy, value
+    for value in ('{"temperature": 1}', '{"top_k": 5}', '{"temperature": null, "top_p": 0.5}'):
+        assert not read({**PROMPT, "sampling_parameters": json_text(value)}).params.is_greedy, value
     assert not read({"input_ids": ints(1)}).params.is_greedy, "the text face's default is vLLM's"
 
 

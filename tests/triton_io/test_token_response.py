@@ -30,6 +30,10 @@ TOY = toy_tokenizer()
 SPACED = spaced_tokenizer()
 
 
+def _nothing(requests: list[Request]) -> None:
+    """There is no engine."""
+
+
 class Run:
     """What a client of either face gets when a model samples `sequences`; `chance` decides what coalesces."""
 
@@ -50,7 +54,7 @@ class Run:
         self.texts = [""] * len(sequences)
         self.responses: list[dict[str, np.ndarray]] = []
         self.shown: list[str] = [""] * len(sequences)
-        reply = Reply(len(sequences), stream=stream, interval=1, wake=lambda: None, cancel=lambda requests: None)
+        reply = Reply(len(sequences), stream=stream, interval=1, wake=lambda: None, cancel=_nothing, finish=_nothing)
         requests = [self._request(partial(reply.push, index)) for index in range(len(sequences))]
         reply.requests = requests
         asked = UserRequest(self.prompt, "", self.params, stream, Returns(log_probs=True), None)
@@ -180,6 +184,8 @@ def test_neither_the_end_token_nor_a_stop_word_is_among_the_ids() -> None:
     assert ended.responses[-1]["finish_reason"].tolist() == [b"stop"]
     stopped = Run(TOY, [1], [[*b"abcd"]], SamplingParams(stop_words_token_ids=((99, 100),)))
     assert (stopped.ids(), stopped.shown) == (list(b"ab"), ["ab"])
+    both = Run(TOY, [1], [[*b"abc", EOS_ID]], SamplingParams(stop_words_token_ids=((99, EOS_ID),)))
+    assert (both.ids(), both.shown) == (list(b"ab"), ["ab"])
 
 
 def test_shapes_are_those_of_tensorrt_llm() -> None:

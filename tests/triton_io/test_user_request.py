@@ -68,6 +68,19 @@ def test_input_ids() -> None:
     assert asked.echo == ""
 
 
+def test_input_ids_are_checked_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decode = TOKENIZER.decode
+    monkeypatch.setattr(TOKENIZER, "decode", lambda ids, **rest: decoded.extend(ids) or decode(ids, **rest))
+    with pytest.raises(InvalidRequestError, match="token id 999"):
+        read({"input_ids": np.array([104, 999], dtype=np.int32), "exclude_input_in_output": flag(False)})
+    with pytest.raises(InvalidRequestError, match=r"the prompt has 1000 tokens; this model takes at most 999"):
+        read({"input_ids": np.full(MAX_MODEL_LEN, 104, dtype=np.int32), "exclude_input_in_output": flag(False)})
+    read({"input_ids": np.array([104, 105], dtype=np.int32)})
+    assert decoded == []
+    assert read({"input_ids": np.array([104, 105], np.int32), "exclude_input_in_output": flag(False)}).echo == "hi"
+
+
 def test_parameters_come_from_both_places_and_the_tensor_wins() -> None:
     tensors = {"text_input": text("a"), "sampling_parameters": text('{"temperature": "0.5", "top_k": 3}')}
     asked = read(tensors, {"temperature": 0.9, "max_tokens": 7, "triton_enable_empty_final_response": True})

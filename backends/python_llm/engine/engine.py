@@ -1,7 +1,7 @@
 """The loop: plan -> draft -> execute -> commit -> emit.
 
-One thread owns every request, page and plan. Other threads only leave commands in the inbox: `submit` and `cancel`
-return at once. Does not know the model, the tokenizer, or Triton.
+One thread owns every request, page and plan. Other threads only leave commands in the inbox: `submit`, `cancel`
+and `finish` return at once. Does not know the model, the tokenizer, or Triton.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from python_llm.engine.blocks import BlockPool
@@ -94,9 +94,7 @@ class Engine:
         """A glance from any thread: the figures may be a step apart."""
         scheduler = self._scheduler
         usage = scheduler.pool.num_used / scheduler.pool.num_blocks
-        return Load(
-            scheduler.num_running, scheduler.num_waiting, usage, scheduler.num_drafted, scheduler.num_accepted
-        )
+        return Load(scheduler.num_running, scheduler.num_waiting, usage, scheduler.num_drafted, scheduler.num_accepted)
 
     def start(self) -> None:
         self._thread.start()
@@ -147,6 +145,10 @@ class Engine:
     def cancel(self, requests: Sequence[Request], reason: str = "the request was cancelled by its client") -> None:
         """End `requests` as cancelled, queued or running; their pages are free after the step under way. Any thread."""
         self._inbox.put(lambda: self._end(requests, CancelledError(reason)))
+
+    def finish(self, requests: Sequence[Request]) -> None:
+        """End `requests` without error: each gives what it has, with the reason CANCELLED. Any thread."""
+        self._inbox.put(lambda: self._emit_all(self._scheduler.stop(request) for request in requests))
 
     def drain(self, timeout_s: float) -> bool:
         """Take no new requests and wait for those in flight. True when none is left."""
@@ -259,7 +261,9 @@ class Engine:
             self._scheduler.add(request)
 
     def _end(self, requests: Sequence[Request], error: RequestError) -> None:
-        outputs = [self._scheduler.finish(request, error) for request in requests]
+        self._emit_all(self._scheduler.finish(request, error) for request in requests)
+
+    def _emit_all(self, outputs: Iterable[Output | None]) -> None:
         self._emit([output for output in outputs if output is not None])
 
     def _end_overdue(self) -> None:

@@ -87,7 +87,7 @@ class Parameter:
 
     def read(self, value: object) -> object:
         """The native value. Raises InvalidRequestError that says the name, what is allowed and what came."""
-        if value is None or (isinstance(value, str) and self.kind is not STRINGS and value.strip() in ("null", "None")):
+        if value is None or (self.kind is not STRINGS and is_null(value)):
             return None if self.nullable else self.default
         try:
             native = self.kind.read(value)
@@ -104,6 +104,11 @@ class Parameter:
 
     def _refusal(self, value: object) -> InvalidRequestError:
         return InvalidRequestError(f"{self.name} must be {self.allowed}, got {shown(value)}")
+
+
+def is_null(value: object) -> bool:
+    """Whether a value that is no text of the user's says null."""
+    return value is None or (isinstance(value, str) and value.strip() in ("null", "None"))
 
 
 def _from_json(value: object) -> object:

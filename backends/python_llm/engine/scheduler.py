@@ -155,6 +155,13 @@ class Scheduler:
         self._leave(request, time.monotonic())
         return Output(request, error=error)
 
+    def stop(self, request: Request) -> Output | None:
+        """End a request, wherever it is, with what it has, the held back included. None when it has ended already."""
+        if request.state is RequestState.FINISHED:
+            return None
+        self._leave(request, time.monotonic())
+        return request.release(FinishReason.CANCELLED)
+
     def check(self) -> None:
         """Raise AssertionError unless every page and every request is accounted for."""
         self.pool.check(request.block_ids for request in self.requests())

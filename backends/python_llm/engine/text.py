@@ -93,15 +93,10 @@ class TextStream:
         before = self._decoded
         text = self._decode(token_id)
         keep = self._params.include_stop_str_in_output
-        too_early = self._num_tokens <= self._params.min_tokens
-        if self._words is not None:
-            match = self._words.feed(chr(token_id), ignore_matches=too_early)
-            self._held_tokens = 0 if keep else match[1] - match[0] if match else self._words.held
-            if match is not None:
-                self._end_at(self._decoded if keep else self._start_of_held(), self._held_tokens)
-                return True
+        if self._complete_word(token_id):
+            return True
         if self._matcher is not None:
-            match = self._matcher.feed(text, ignore_matches=too_early)
+            match = self._matcher.feed(text, ignore_matches=self._too_early)
             if match is not None:
                 begin, end = match
                 position = before + (end if keep else begin)
@@ -118,7 +113,8 @@ class TextStream:
 
         An incomplete UTF-8 character becomes U+FFFD. `end_token_id`: the token that ended the sequence (end-of-sequence
         or a stop token), if one did and it was not appended: it is counted, and its text is given only with
-        `include_stop_str_in_output`. Does nothing more when the sequence has ended already.
+        `include_stop_str_in_output`. A stop word that it completes is left out whole. Does nothing more when the
+        sequence has ended already.
         """
         if self._ended:
             return
@@ -127,6 +123,8 @@ class TextStream:
                 self._decode(end_token_id)
             else:
                 self._count_token(self._decoded)
+                if self._complete_word(end_token_id):
+                    return
                 self._num_cut = 1
         self._push(self._decoder.decode(b"", final=True))
         self._released = self._decoded
@@ -148,6 +146,22 @@ class TextStream:
             uncounted.popleft()
         num_cut, self._num_cut = self._num_cut, 0
         return Delta(text, before - len(uncounted), num_cut)
+
+    @property
+    def _too_early(self) -> bool:
+        return self._num_tokens <= self._params.min_tokens
+
+    def _complete_word(self, token_id: int) -> bool:
+        """Whether `token_id`, which has just been counted, completes a stop word: the sequence has then ended."""
+        if self._words is None:
+            return False
+        keep = self._params.include_stop_str_in_output
+        match = self._words.feed(chr(token_id), ignore_matches=self._too_early)
+        self._held_tokens = 0 if keep else match[1] - match[0] if match else self._words.held
+        if match is None:
+            return False
+        self._end_at(self._decoded if keep else self._start_of_held(), self._held_tokens)
+        return True
 
     def _end_at(self, position: int, num_cut: int) -> None:
         """Ends the sequence with the text up to `position`, and its last `num_cut` tokens beyond it."""

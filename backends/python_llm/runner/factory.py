@@ -135,6 +135,12 @@ def _modules_runner(
         kv = KVCache(decoder.shape, num_blocks, pool.block_size)
     except (MemoryError, RuntimeError):
         raise _too_little_memory(num_blocks * block_bytes) from None
+    if decoder.limited_from is not None:
+        warn(
+            f"This model is served up to {decoder.max_position_embeddings} tokens, not {decoder.limited_from}: beyond "
+            "its original context transformers' modules choose LongRoPE's frequencies by the longest sequence of the "
+            "batch, so an answer would depend on who shares it."
+        )
     warn(f"transformers' own modules compute this model, many times slower than the native kernels: {reason}.")
     return ModulesRunner(decoder, kv, longest)
 

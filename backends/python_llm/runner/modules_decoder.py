@@ -84,6 +84,10 @@ class ModulesDecoder:
         self.vocab_size = int(text.vocab_size)
         # Where a config names no limit, positions are relative, and 2048 tokens are what such models were made with.
         self.max_position_embeddings = int(getattr(text, "max_position_embeddings", None) or 2048)
+        self.limited_from: int | None = None
+        """The model's own limit, where it is served up to a lower one: within the original context of LongRoPE."""
+        if (original := _original_context(text.to_dict())) is not None and original < self.max_position_embeddings:
+            self.limited_from, self.max_position_embeddings = self.max_position_embeddings, original
         try:
             self.shape = self._seen_shape()
             self._try_out()
@@ -242,3 +246,21 @@ def _is_off(given: Any) -> bool:
 def _padded(states: torch.Tensor, width: int) -> torch.Tensor:
     """[..., d] -> [..., width]: zeros add nothing to a product."""
     return functional.pad(states, (0, width - states.shape[-1]))
+
+
+def _original_context(config: Mapping[str, Any]) -> int | None:
+    """The context up to which LongRoPE's frequencies are the short ones; None: no layer has LongRoPE.
+
+    Beyond it transformers chooses all rows' frequencies by the longest position of the batch.
+    """
+    found = []
+    for name in ("rope_parameters", "rope_scaling"):
+        parameters = config.get(name)
+        if isinstance(parameters, Mapping):
+            # One set for all layers, or one for each type of layer.
+            for rope in (parameters, *(value for value in parameters.values() if isinstance(value, Mapping))):
+                if "longrope" in (rope.get("rope_type"), rope.get("type")):
+                    found.append(
+                        rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
+                    )
+    return min((int(context) for context in found if context), default=None)

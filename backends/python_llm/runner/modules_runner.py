@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from python_llm.engine.acceptance import num_sampled_rows
 from python_llm.engine.plan import Span
 from python_llm.runner.kv_cache import KVCache
 from python_llm.runner.modules_decoder import ModulesDecoder
@@ -38,13 +39,12 @@ class ModulesRunner(StepRunner):
 
 
 def _asked(spans: Sequence[Span]) -> list[int]:
-    """Rows that are sampled, or whose next token of the prompt is scored; in order."""
+    """Rows that are sampled, drafts' among them, or whose next token of the prompt is scored; in order."""
     asked: set[int] = set()
     first = 0
     for span in spans:
         if span.prompt_logprobs is not None:
             asked.update(range(first, first + len(span.prompt_logprobs.targets)))
         first += len(span.token_ids)
-        if span.sampling is not None:
-            asked.add(first - 1)
+        asked.update(range(first - num_sampled_rows(span), first))
     return sorted(asked)

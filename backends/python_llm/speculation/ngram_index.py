@@ -1,7 +1,8 @@
 """Finds where the end of a text stood before in it, or in another text: the longest match, the latest among equals.
 
 Every n-gram of `min_ngram` tokens leads to its latest occurrence, and each occurrence to the one before. A match is
-then read backwards from there. Adding a token and finding a match cost the same however long the text is.
+then read backwards from there. Adding a token and finding a match cost the same however long the text is; a long text
+can be added bit by bit.
 """
 
 from __future__ import annotations
@@ -33,25 +34,41 @@ class NgramIndex:
         self._min_ngram = min_ngram
         self._max_ngram = max_ngram
         self.tokens: list[int] = []
+        """The text, the end of it perhaps not indexed yet."""
         self._latest: dict[tuple[int, ...], int] = {}
         self._earlier: list[int] = [0]
         """Entry p: where the n-gram that ends before position p ended the time before; 0: it is new."""
 
+    @property
+    def num_pending(self) -> int:
+        """Tokens at the end of the text that are not indexed yet: no match ends in them."""
+        return len(self.tokens) + 1 - len(self._earlier)
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Append to the text; `index` does the work."""
+        self.tokens.extend(token_ids)
+
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Append to the text."""
+        """Append to the text and index all of it."""
+        self.append(token_ids)
+        self.index(self.num_pending)
+
+    def index(self, most: int) -> int:
+        """Index the next tokens, `most` at most. Returns how many."""
         tokens, latest, n = self.tokens, self._latest, self._min_ngram
-        start = len(tokens)
-        tokens.extend(token_ids)
-        for end in range(start + 1, len(tokens) + 1):
+        start = len(self._earlier)
+        count = min(most, self.num_pending)
+        for end in range(start, start + count):
             if end < n:
                 self._earlier.append(0)
                 continue
             ngram = tuple(tokens[end - n : end])
             self._earlier.append(latest.get(ngram, 0))
             latest[ngram] = end
+        return count
 
     def match_own_end(self) -> Match | None:
-        """Where the end of this text stood before."""
+        """Where the end of this text, all of it indexed, stood before."""
         return self._longest(self.tokens, self._earlier[-1])
 
     def match(self, text: list[int]) -> Match | None:

@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from python_llm.speculation.ngram_index import BREAK, NgramIndex
 from python_llm.speculation.proposer import Ask, Draft
 
+_MOST_INDEXED = 4096
+"""Tokens a call, some milliseconds: the engine waits, and all streams with it."""
+
 
 class PromptLookup:
     """Implements `Proposer`. Owner: the engine thread."""
@@ -25,7 +28,15 @@ class PromptLookup:
         self._memory = _Memory(memory_tokens, self._new_index) if memory_tokens else None
 
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
-        return [self._propose(ask) for ask in asks]
+        """Of a long prompt a part is indexed in each call; until all of it is, nothing is proposed."""
+        indexes = [self._told(ask) for ask in asks]
+        left = _MOST_INDEXED
+        # Those that are nearly done first: a long prompt does not keep the drafts of others waiting.
+        for index in sorted(indexes, key=lambda index: index.num_pending):
+            left -= index.index(left)
+        if self._memory is not None:
+            self._memory.index(left)
+        return [self._propose(ask, index) for ask, index in zip(asks, indexes, strict=True)]
 
     def forget(self, last: Ask) -> None:
         index = self._sequences.pop(last.sequence_id, None)
@@ -36,11 +47,19 @@ class PromptLookup:
             # The output, and enough of the prompt that its first tokens can be found.
             self._memory.add(tokens[max(0, last.num_prompt - self._max_ngram) :])
 
-    def _propose(self, ask: Ask) -> Draft:
+    def reset(self) -> None:
+        self._sequences.clear()
+
+    def _told(self, ask: Ask) -> NgramIndex:
         index = self._sequences.get(ask.sequence_id)
         if index is None or len(ask.new_tokens) == ask.num_tokens:
             index = self._sequences[ask.sequence_id] = self._new_index()
-        index.extend(ask.new_tokens.tolist())
+        index.append(ask.new_tokens.tolist())
+        return index
+
+    def _propose(self, ask: Ask, index: NgramIndex) -> Draft:
+        if index.num_pending:
+            return Draft(())
         own = index.match_own_end()
         if self._memory is not None:
             remembered = self._memory.propose(index.tokens, ask.most, longer_than=own.length if own else 0)
@@ -65,7 +84,12 @@ class _Memory:
         tokens = [*tokens[: self._half - 1], BREAK]
         if len(self._newer.tokens) + len(tokens) > self._half:
             self._older, self._newer = self._newer, self._new_index()
-        self._newer.extend(tokens)
+        self._newer.append(tokens)
+
+    def index(self, most: int) -> None:
+        """Index the next tokens of what was added, `most` at most."""
+        most -= self._older.index(most)
+        self._newer.index(most)
 
     def propose(self, text: list[int], most: int, *, longer_than: int) -> Draft | None:
         """What followed the longest match of the end of `text`; None if no match is longer than `longer_than`."""

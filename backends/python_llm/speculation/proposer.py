@@ -45,8 +45,8 @@ class Draft:
 class Proposer(Protocol):
     """Owner: the engine thread, which waits for each call: what can take long must end by a time limit of its own.
 
-    Any exception means that the proposer has lost all sequences. It is left alone for a while and then told everything
-    anew; nothing else happens to the requests.
+    Any exception means that the proposer has lost all sequences: `reset` follows. It is left alone for a while and then
+    told everything anew; nothing else happens to the requests.
     """
 
     def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
@@ -55,4 +55,8 @@ class Proposer(Protocol):
 
     def forget(self, last: Ask) -> None:
         """The sequence has ended, with `last.new_tokens`. It may never have been asked about."""
+        ...
+
+    def reset(self) -> None:
+        """Forget all sequences: of those known now, some will end without a word."""
         ...

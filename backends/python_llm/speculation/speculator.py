@@ -194,9 +194,7 @@ class BatchSpeculator:
         lengths = choose_lengths(self._costs, num_rows, survivals, extra_s=method.seconds)
         return [(sequence, length) for (sequence, _), length in zip(wanted, lengths, strict=True) if length]
 
-    def _ask(
-        self, name: str, method: _Method, wanted: list[tuple[_Sequence, int]]
-    ) -> list[tuple[_Sequence, Draft]]:
+    def _ask(self, name: str, method: _Method, wanted: list[tuple[_Sequence, int]]) -> list[tuple[_Sequence, Draft]]:
         """The drafts that came, without empty ones."""
         if not wanted:
             return []
@@ -232,3 +230,7 @@ class BatchSpeculator:
         method.pause_s = min(2 * method.pause_s, _LONGEST_PAUSE_S)
         for sequence in method.sequences.values():
             sequence.told = 0
+        try:
+            method.proposer.reset()
+        except Exception as second:
+            self._log_warning(f"speculation {name} could not be reset: {type(second).__name__}: {second}")

@@ -94,7 +94,10 @@ class Tokenizer:
         """
         data = self._bytes.get(token_id)
         if data is None:
-            data = self._bytes[token_id] = self._find_bytes(token_id)
+            data = self._find_bytes(token_id)
+            # Requests can name any number of ids that do not exist.
+            if 0 <= token_id < self.vocab_size:
+                self._bytes[token_id] = data
         return data
 
     def token_text(self, token_id: int) -> str:

@@ -189,9 +189,12 @@ class Delivery:
         self._face = face
         self._errors = errors
         self._on_end = on_end
+        self._failed = False
 
     def send(self, batch: Batch) -> None:
         try:
+            if self._failed:
+                return
             if batch.error is not None:
                 self._errors.send(self.responder, batch.error)
             elif (outputs := self._face.outputs(batch)) or batch.is_last:
@@ -199,6 +202,12 @@ class Delivery:
         finally:
             if batch.is_last:
                 self._on_end()
+
+    def fail(self, error: RequestError) -> None:
+        """End the request with `error`; nothing else is sent from now on: what was lost would be missing before it."""
+        self._failed = True
+        self._errors.send(self.responder, error)
+        self.reply.cancel()
 
 
 class SenderPool:
@@ -234,11 +243,7 @@ class SenderPool:
 
     def _give_up(self, delivery: Delivery, error: Exception) -> None:
         log_error(f"a response could not be sent: {type(error).__name__}: {error}")
-        try:
-            delivery.responder.send_error(RequestError(f"the response could not be sent: {error}"))
-        except Exception as second:
-            log_error(f"nor could its error: {type(second).__name__}: {second}")
-        delivery.reply.cancel()
+        delivery.fail(RequestError(f"the response could not be sent: {error}"))
 
 
 class Sweeper:

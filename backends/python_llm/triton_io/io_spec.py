@@ -13,7 +13,7 @@ from typing import Any
 REFUSED_INPUTS = {
     "image": "images are not supported by this model",
     "embedding_request": "embeddings are not supported by this model",
-    "draft_session": "this model was loaded without speculative decoding, so it takes no draft session",
+    "draft_session": "draft sessions are not supported; speculation by prompt_lookup needs none",
 }
 """Declared because clients of other backends know them, and refused with this text."""
 

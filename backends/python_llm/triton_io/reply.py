@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from python_llm.engine.plan import SampledToken
 from python_llm.engine.request import FinishReason, Output, Request
-from python_llm.errors import CancelledError, RequestError
+from python_llm.errors import RequestError
 
 
 @dataclass(slots=True)
@@ -53,21 +53,22 @@ class Reply:
         interval: int,
         wake: Callable[[], None],
         cancel: Callable[[list[Request]], None],
+        finish: Callable[[list[Request]], None],
     ) -> None:
         """`interval`: least number of new tokens in a streamed response. `wake` asks for a sender; never more than one
-        serves a reply at a time. `cancel` ends sequences in the engine."""
+        serves a reply at a time. `cancel` ends sequences in the engine with an error, `finish` with what they have."""
         self.requests: list[Request] = []
         """Set by whoever submits them, before they are submitted; empty again when the last response has been taken."""
         self._stream = stream
         self._interval = interval
         self._wake = wake
         self._cancel = cancel
+        self._finish = finish
         self._lock = threading.Lock()
         self._deltas = [SequenceDelta() for _ in range(num_sequences)]
         self._news = 0
         self._num_open = num_sequences
         self._error: RequestError | None = None
-        self._stopped = False
         self._is_first = True
         self._awake = False
         self._closed = False
@@ -86,18 +87,13 @@ class Reply:
             delta = self._deltas[index]
             delta.text += output.text
             delta.tokens.extend(output.tokens)
-            error = output.error
-            if self._stopped and isinstance(error, CancelledError):
-                error = None
-                delta.finish_reason = FinishReason.CANCELLED
-            else:
-                delta.finish_reason = output.finish_reason
+            delta.finish_reason = output.finish_reason
             delta.num_cut = output.num_cut
             # Text can be released before the token it belongs to is, when the token ends in a held-back part.
             self._news += max(len(output.tokens), 1 if output.text else 0)
             self._num_open -= output.is_last
-            if error is not None:
-                self._error = error
+            if output.error is not None:
+                self._error = output.error
                 siblings = [request for request in self.requests if request is not output.request]
             wake = self._is_ready() and not self._awake
             self._awake |= wake
@@ -112,9 +108,7 @@ class Reply:
 
     def stop(self) -> None:
         """End all sequences where they are: whoever waits gets what there is, and no error. Any thread."""
-        with self._lock:
-            self._stopped = True
-        self.cancel()
+        self._finish(self.requests)
 
     def take(self) -> Batch | None:
         """What to send now; None when there is nothing: the sender is then done until the next wake-up."""

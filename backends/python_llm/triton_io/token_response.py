@@ -103,8 +103,7 @@ class TokenResponder:
             return length
         hidden = row.num_characters - row.num_shown
         row.num_characters = row.num_shown
-        # Negative when a stop request came: of a token that was held back, part of the text may have been shown.
-        return length - max(hidden, 0)
+        return length - hidden
 
 
 def stop_outputs() -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from python_llm.engine.parameters import INTEGER, Parameter, Range
+from python_llm.engine.parameters import INTEGER, Parameter, Range, is_null
 from python_llm.engine.sampling_params import (
     SamplingParams,
     check_vocab,
@@ -37,8 +37,6 @@ _TIMEOUT = Parameter(
 )
 _TRITONS_FIELDS = ("id",)
 """Of a `/generate` body: Triton acts on them itself, and hands them on as request parameters all the same."""
-_DRAWS = frozenset({"temperature", "top_k", "top_p", "min_p"})
-"""The parameters without any of which the token face is greedy, as TensorRT-LLM is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +103,7 @@ def read_request(
     token_inputs = read_token_inputs(tensors, vocab_size)
     stream = _read_stream(tensors)
     prompt_ids, prompt_text, echo_by_default = _read_prompt(tensors, tokenizer, max_model_len)
-    if (bad := prompt_ids[(prompt_ids < 0) | (prompt_ids >= vocab_size)]).size:
-        raise InvalidRequestError(
-            f"the prompt has the token id {int(bad[0])}; this model knows the ids 0 to {vocab_size - 1}"
-        )
+    _check_ids(prompt_ids, vocab_size)
     echo = not flag(tensors, "exclude_input_in_output", stream or token_face or not echo_by_default)
     if echo and stream:
         raise InvalidRequestError(
@@ -116,11 +111,13 @@ def read_request(
         )
     returns = Returns(**{f.name: flag(tensors, f"return_{f.name}", False) for f in dataclasses.fields(Returns)})
     own_parameters = {k: v for k, v in parameters.items() if k not in _TRITONS_FIELDS and not k.startswith("triton_")}
+    if echo and prompt_text is None and not token_face:
+        prompt_text = tokenizer.decode(prompt_ids.tolist(), skip_special_tokens=False)
     deadline_us = _TIMEOUT.read(own_parameters.pop("timeout", timeout_us))
     assert isinstance(deadline_us, int)
     return UserRequest(
         prompt_ids=prompt_ids,
-        echo=prompt_text if echo else "",
+        echo=prompt_text if echo and prompt_text is not None else "",
         params=_read_params(tensors, own_parameters, token_inputs, tokenizer, vocab_size, token_face),
         stream=stream,
         returns=returns,
@@ -135,15 +132,28 @@ def _read_stream(tensors: Tensors) -> bool:
     return flag(tensors, "streaming", flag(tensors, "stream", False))
 
 
-def _read_prompt(tensors: Tensors, tokenizer: Tokenizer, max_model_len: int) -> tuple[np.ndarray, str, bool]:
-    """Token ids of the prompt (int32 [n]), its text, and whether the text is part of the output by default."""
+def _read_prompt(tensors: Tensors, tokenizer: Tokenizer, max_model_len: int) -> tuple[np.ndarray, str | None, bool]:
+    """Token ids of the prompt (int32 [n]), its text if it came as one, and whether the text is part of the output by
+    default."""
     name = given_prompt(tensors, _PROMPT_INPUTS)
     if name == "input_ids":
         ids = read_input_ids(tensors)
-        return ids, tokenizer.decode(ids.tolist(), skip_special_tokens=False), False
+        if len(ids) >= max_model_len:
+            raise InvalidRequestError(
+                f"the prompt has {len(ids)} tokens; this model takes at most {max_model_len - 1} "
+                f"(max_model_len {max_model_len})"
+            )
+        return ids, None, False
     if "input_lengths" in tensors:
         raise InvalidRequestError(f'input "input_lengths" goes with the input "input_ids", not with "{name}"')
     return *encode_prompt(tensors, name, tokenizer, max_model_len), name == "text_input"
+
+
+def _check_ids(prompt_ids: np.ndarray, vocab_size: int) -> None:
+    if (bad := prompt_ids[(prompt_ids < 0) | (prompt_ids >= vocab_size)]).size:
+        raise InvalidRequestError(
+            f"the prompt has the token id {int(bad[0])}; this model knows the ids 0 to {vocab_size - 1}"
+        )
 
 
 def _read_params(
@@ -163,9 +173,9 @@ def _read_params(
                 f"not {given!r:.100}"
             )
         values.update(given)
-    if token_face and not _DRAWS & values.keys():
-        values["temperature"] = 0
     params = parse_sampling_params(values)
+    if token_face and not _asks_for_draws(values, params):
+        params = dataclasses.replace(params, temperature=0.0)
     check_vocab(params, vocab_size)
     end_ids = tokenizer.eos_token_ids if token_inputs.end_ids is None else token_inputs.end_ids
     bad_words = tokenize_bad_words(params.bad_words, lambda word: tokenizer.encode(word, add_special_tokens=False))
@@ -175,3 +185,11 @@ def _read_params(
         bad_words_token_ids=(*bad_words, *token_inputs.bad_words),
         stop_words_token_ids=token_inputs.stop_words,
     )
+
+
+def _asks_for_draws(values: Mapping[str, object], params: SamplingParams) -> bool:
+    """Unless a request says a temperature or filters tokens, the token face is greedy, as TensorRT-LLM is.
+
+    A parameter that is null, or that lets every token pass, asks for nothing.
+    """
+    return not is_null(values.get("temperature")) or params.top_k > 0 or params.top_p < 1 or params.min_p > 0

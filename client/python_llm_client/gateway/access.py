@@ -1,6 +1,7 @@
 """Who may ask, how often, how much at once, and how long a body may be. ASGI middleware around the whole application.
 
-A request holds its place until the last byte of its answer has been sent or its client has hung up.
+A request holds its place from when its body is there until the last byte of its answer has been sent or its client has
+hung up. A client that stays silent, or stops reading, is taken for one that has hung up.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 
+import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,6 +22,16 @@ GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/api/chat", 
 _OPEN = frozenset({"/", "/health", "/metrics", "/api/version"})
 """Paths that need no key: they tell nothing about anybody's text."""
 _MINUTE = 60.0
+_BODY_SECONDS = 30.0
+"""For a body to arrive."""
+_SEND_SECONDS = 60.0
+"""For a client to make room for the next part of its answer."""
+_SMALL_BODY = 64 << 10
+"""Bytes; what asks for no text needs no more."""
+
+
+class _HungUpError(Exception):
+    """The client does not read its answer."""
 
 
 class _Holder:
@@ -30,7 +42,7 @@ class _Holder:
         self._times: deque[float] = deque()
         self._running = 0
 
-    def enter(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Raises ApiError when a limit is reached."""
         if self.key is not None:
             while self._times and self._times[0] <= now - _MINUTE:
@@ -43,8 +55,12 @@ class _Holder:
             if most is not None and self._running >= most:
                 message = f"the key {self.key.name!r} may have {most} requests under way at once"
                 raise _too_many(message, RETRY_SECONDS)
-            if rate is not None:
-                self._times.append(now)
+
+    def enter(self, now: float) -> None:
+        """Raises ApiError when a limit is reached."""
+        self.check(now)
+        if self.key is not None and self.key.requests_per_minute is not None:
+            self._times.append(now)
         self._running += 1
 
     def leave(self) -> None:
@@ -52,7 +68,7 @@ class _Holder:
 
 
 class Access:
-    """Refuses in the form of the API that was called, before the body is read by anybody."""
+    """Refuses in the form of the API that was called, before the application sees the request."""
 
     def __init__(self, app: ASGIApp, settings: GatewaySettings, metrics: GatewayMetrics, paths: frozenset[str]) -> None:
         """`paths`: those that the application has, for the metrics."""
@@ -71,16 +87,27 @@ class Access:
             return
         path, start, status = scope["path"], time.monotonic(), 0
 
-        async def noting(message: Message) -> None:
+        async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
+            # The server below waits until the client reads, for ever if it has to.
+            with anyio.move_on_after(_SEND_SECONDS):
+                await send(message)
+                return
+            raise _HungUpError
 
         try:
-            await self._serve(scope, receive, noting)
-        except ApiError as error:
-            await error.response(path)(scope, receive, noting)
+            try:
+                await self._serve(scope, receive, sending)
+            except ApiError as error:
+                await error.response(path)(scope, receive, sending)
+        except _HungUpError:
+            pass
+        except Exception:
+            # Whoever called us says so to the client.
+            status = status or 500
+            raise
         finally:
             # 499: it hung up before there was anything to say.
             known = path if path in self._paths else "other"
@@ -91,18 +118,28 @@ class Access:
         holder = self._holder(scope) if self._is_guarded(scope) else self._anybody
         scope = _taken_for_json(scope)
         if path not in GENERATING or scope["method"] != "POST":
-            await self._app(scope, await self._bounded(scope, receive), send)
+            if (body := await _body(scope, receive, min(_SMALL_BODY, self._settings.max_body_bytes))) is not None:
+                await self._app(scope, _replay(body, receive), send)
             return
-        if self._running >= self._settings.max_concurrent:
-            most = self._settings.max_concurrent
-            raise _too_many(f"the gateway has {most} requests under way, and takes no more", RETRY_SECONDS)
+        # Who is refused anyway need not send a body; who has not sent one takes nobody's place.
+        self._check_room()
+        holder.check(time.monotonic())
+        if (body := await _body(scope, receive, self._settings.max_body_bytes)) is None:
+            return
+        self._check_room()
         holder.enter(time.monotonic())
         self._count(1)
         try:
-            await self._app(scope, await self._bounded(scope, receive), send)
+            await self._app(scope, _replay(body, receive), send)
         finally:
             self._count(-1)
             holder.leave()
+
+    def _check_room(self) -> None:
+        """Raises ApiError when there is none."""
+        most = self._settings.max_concurrent
+        if self._running >= most:
+            raise _too_many(f"the gateway has {most} requests under way, and takes no more", RETRY_SECONDS)
 
     def _count(self, change: int) -> None:
         self._running += change
@@ -125,29 +162,37 @@ class Access:
             raise ApiError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
         return self._holders.setdefault(key.name, _Holder(key))
 
-    async def _bounded(self, scope: Scope, receive: Receive) -> Receive:
-        """Reads the body up to the limit, and gives it out again in one piece. Raises ApiError beyond."""
-        most = self._settings.max_body_bytes
-        told = Headers(scope=scope).get("content-length", "")
-        if told.isdecimal() and int(told) > most:
-            raise _too_long(most)
-        body, more = b"", True
-        while more:
+
+async def _body(scope: Scope, receive: Receive, most: int) -> bytes | None:
+    """The whole body; None when the client hung up before. Raises ApiError when it is too long, or too late."""
+    told = Headers(scope=scope).get("content-length", "")
+    if told.isdecimal() and int(told) > most:
+        raise _too_long(most)
+    parts: list[bytes] = []
+    length = 0
+    with anyio.move_on_after(_BODY_SECONDS):
+        while True:
             message = await receive()
             if message["type"] != "http.request":
-                break
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > most:
+                return None
+            parts.append(message.get("body", b""))
+            length += len(parts[-1])
+            if length > most:
                 raise _too_long(most)
-        waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-        if more:
-            waiting = [message]
+            if not message.get("more_body", False):
+                return b"".join(parts)
+    late = f"the body did not arrive within {_BODY_SECONDS:g} s"
+    raise ApiError(408, late, code="request_timeout", headers={"connection": "close"})
 
-        async def replay() -> Message:
-            return waiting.pop() if waiting else await receive()
 
-        return replay
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Gives the body out once more, in one piece; then what else comes."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay
 
 
 def _taken_for_json(scope: Scope) -> Scope:

@@ -29,6 +29,7 @@ _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 80
 _TYPES = {401: "authentication_error", 404: "not_found_error", 413: "invalid_request_error", 429: "rate_limit_error"}
 RETRY_SECONDS = 1
+_FAULTS_LOOKED_AT = 8
 
 
 class ApiError(Exception):
@@ -111,7 +112,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
 
 def _invalid_body(faults: Sequence[Any]) -> ApiError:
-    """The first fault of a body, with all that belong to the same parameter."""
+    """The first fault of a body, with those of the next few that belong to the same parameter."""
     first = faults[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
@@ -124,7 +125,7 @@ def _invalid_body(faults: Sequence[Any]) -> ApiError:
     if first["type"] in {"unknown", "unsupported", "inconsistent"}:
         param = first["ctx"]["param"]
         return ApiError(400, first["msg"], code=first["type"] + "_parameter", param=param)
-    said = list(dict.fromkeys(f["msg"] for f in faults if _place(f["loc"]).startswith(param)))[:3]
+    said = list(dict.fromkeys(f["msg"] for f in faults[:_FAULTS_LOOKED_AT] if _place(f["loc"]).startswith(param)))[:3]
     subject = param or "the body"
     return ApiError(400, f"{subject}: {'; or: '.join(said)}; got {_REPR.repr(first.get('input'))}", param=param or None)
 

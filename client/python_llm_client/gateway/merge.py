@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+_MOST_WAITING = 64
+"""Items that nobody has taken yet; beyond, the sources wait."""
 
 
 async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
@@ -18,16 +20,16 @@ async def merged(sources: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
             async for item in source:
                 yield 0, item
         return
-    arrived: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue(_MOST_WAITING)
 
     async def read(number: int, source: AsyncGenerator[T, None]) -> None:
         try:
             async with contextlib.aclosing(source):
                 async for item in source:
-                    arrived.put_nowait((number, item))
-            arrived.put_nowait(None)
+                    await arrived.put((number, item))
+            await arrived.put(None)
         except Exception as error:
-            arrived.put_nowait(error)
+            await arrived.put(error)
 
     readers = [asyncio.create_task(read(number, source)) for number, source in enumerate(sources)]
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import socket
@@ -16,10 +17,17 @@ from python_llm_client.gateway.settings import GatewaySettings
 DRAIN_SECONDS = 25
 """How long running requests may take to finish after SIGTERM."""
 
+STALLED_SECONDS = 90
+"""After which the kernel ends a connection that takes nothing any more."""
+
 
 class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        # A connection whose client does not read ends by itself then; accepted ones inherit this.
+        for listener in (listener for server in self.servers for listener in server.sockets):
+            with contextlib.suppress(OSError, AttributeError):
+                listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * STALLED_SECONDS)
         if self.started:
             print("ready", flush=True)
 
@@ -35,6 +43,8 @@ def run_gateway(settings: GatewaySettings, host: str, port: int) -> None:
         access_log=False,
         log_level="warning",
         timeout_graceful_shutdown=DRAIN_SECONDS,
+        # Beyond what may run there are those that wait for their refusal, look at the page or ask for metrics.
+        limit_concurrency=4 * settings.max_concurrent + 64,
         server_header=False,
     )
     server = _Server(config)

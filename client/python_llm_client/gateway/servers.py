@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from python_llm_client.connection import Tls
 from python_llm_client.failures import (
     ClientError,
     ConnectionLostError,
+    DeadlineExceededError,
     NotFoundError,
     UnavailableError,
     UnreachableError,
@@ -25,9 +27,12 @@ from python_llm_client.failures import (
 from python_llm_client.request import GenerationRequest
 from python_llm_client.retry import RetryPolicy, is_safe_to_retry
 
+_LOG = logging.getLogger("python_llm.gateway")
 _REFRESH_SECONDS = 5.0
 _ASK_AGAIN_SECONDS = 0.5
 """A request for an unknown model makes us look again, but not more often than this."""
+_PATIENCE = 3
+"""So often in a row a server that has models may be too slow to tell which: it can be busy."""
 _TEXT_FACE = frozenset({"text_input", "sampling_parameters"})
 """A model that takes these is a language model, as far as the gateway can serve it."""
 
@@ -48,21 +53,40 @@ class _Server:
         # The pool itself tries again, with another server first.
         self.client = AsyncClient(url, tls=tls, retry=RetryPolicy(retries=0))
         self.models: dict[str, frozenset[str]] = {}
+        """The last known, also of one that does not answer."""
         self.in_flight = 0
         self.fault: str | None = "not asked yet"
         """Why it is passed over; None when it answers."""
 
+        self._late = 0
+
     async def refresh(self) -> None:
+        """Never raises."""
         try:
-            models = {}
-            for name in await self.client.models():
-                with contextlib.suppress(NotFoundError, UnavailableError):
-                    inputs = await self.client.inputs(name)
-                    if inputs >= _TEXT_FACE:
-                        models[name] = inputs
-            self.models, self.fault = models, None
+            self.models, self.fault, self._late = await self._ask(), None, 0
+        except DeadlineExceededError as error:
+            self._late += 1
+            if not self.models or self._late >= _PATIENCE:
+                self.fault = str(error)
         except ClientError as error:
             self.fault = str(error)
+        except Exception as error:
+            _LOG.error("the models of %s could not be looked up", self.url, exc_info=error)
+            self.fault = f"{type(error).__name__}: {error}"
+
+    async def _ask(self) -> dict[str, frozenset[str]]:
+        models = {}
+        for name in await self.client.models():
+            try:
+                inputs = await self.client.inputs(name)
+            except (UnreachableError, ConnectionLostError):
+                raise
+            except (NotFoundError, UnavailableError):
+                # Unloaded since.
+                continue
+            if inputs >= _TEXT_FACE:
+                models[name] = inputs
+        return models
 
 
 class ServerPool:
@@ -73,14 +97,18 @@ class ServerPool:
         self._since: dict[str, int] = {}
         self._refreshed = 0.0
         self._refreshing: asyncio.Task[None] | None = None
+        """The look that is under way, for all who wait for one."""
+        self._repeating: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._refresh()
-        self._refreshing = asyncio.create_task(self._refresh_for_ever())
+        self._repeating = asyncio.create_task(self._refresh_for_ever())
 
     async def stop(self) -> None:
-        if self._refreshing is not None:
-            self._refreshing.cancel()
+        tasks = [task for task in (self._repeating, self._refreshing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(server.client.close() for server in self._servers))
 
     def models(self) -> list[ServedModel]:
@@ -91,10 +119,11 @@ class ServerPool:
                 # Of a model that differs between servers, only what all of them take is sure.
                 for name, inputs in server.models.items():
                     merged[name] = merged.get(name, inputs) & inputs
-        return [ServedModel(name, inputs, self._since[name]) for name, inputs in sorted(merged.items())]
+        now = int(time.time())
+        return [ServedModel(name, inputs, self._since.setdefault(name, now)) for name, inputs in sorted(merged.items())]
 
     async def model(self, name: str) -> ServedModel:
-        """Raises NotFoundError that names what there is, or UnreachableError when no server answers."""
+        """Raises NotFoundError that names what there is, or UnreachableError when those that have it do not answer."""
         if (found := self._find(name)) is None and time.monotonic() - self._refreshed > _ASK_AGAIN_SECONDS:
             await self._refresh()
             found = self._find(name)
@@ -102,6 +131,8 @@ class ServerPool:
             return found
         if all(server.fault for server in self._servers):
             raise UnreachableError("no Triton server behind this gateway answers", "UNAVAILABLE")
+        if any(name in server.models for server in self._servers if server.fault):
+            raise UnreachableError(f"no server that has the model {name!r} answers", "UNAVAILABLE")
         there = ", ".join(model.name for model in self.models()) or "none"
         raise NotFoundError(f"the model {name!r} does not exist; there are: {there}", "NOT_FOUND")
 
@@ -141,13 +172,21 @@ class ServerPool:
         return next((model for model in self.models() if model.name == name), None)
 
     async def _refresh(self) -> None:
+        """One look at a time: who comes while one is under way waits for that."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh_all())
+        await asyncio.shield(self._refreshing)
+
+    async def _refresh_all(self) -> None:
         await asyncio.gather(*(server.refresh() for server in self._servers))
         self._refreshed = time.monotonic()
-        for server in self._servers:
-            for name in server.models:
-                self._since.setdefault(name, int(time.time()))
+        # Notes since when each is there.
+        self.models()
 
     async def _refresh_for_ever(self) -> None:
         while True:
             await asyncio.sleep(_REFRESH_SECONDS)
-            await self._refresh()
+            try:
+                await self._refresh()
+            except Exception as error:
+                _LOG.error("the models could not be looked up", exc_info=error)

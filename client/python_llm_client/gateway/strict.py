@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 _LONGEST_SHOWN = 80
+T = TypeVar("T")
+
+MAX_PARTS = 1 << 14
+"""Of all messages of a request together, too: each is checked for itself."""
+
+# Lists and objects whose first wrong entry ends the check: an error for each of a million would hold everybody up.
+Messages = Annotated[list[T], Field(fail_fast=True, max_length=1 << 14)]
+Parts = Annotated[list[T], Field(fail_fast=True, max_length=MAX_PARTS)]
+"""Of one message: content parts, calls of tools."""
+Words = Annotated[list[str], Field(fail_fast=True, max_length=1024)]
+"""The model itself takes fewer, and says how many."""
+Entries = Annotated[dict[str, T], Field(fail_fast=True)]
 
 
 class Unsupported:

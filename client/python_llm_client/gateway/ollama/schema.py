@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from python_llm_client.gateway.strict import StrictBody, Unsupported, unsupported
+from python_llm_client.gateway.strict import Messages, Parts, StrictBody, Unsupported, Words, unsupported
 
 _NO_STRUCTURE = "structured output needs a model that can be held to a grammar, and none of this server's can yet"
 _NO_TOOLS = "tool calling needs a model that can be held to a grammar, and none of this server's can yet"
@@ -39,7 +39,7 @@ class Options(StrictBody):
     top_p: float | None = Field(default=None, gt=0, le=1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1)
-    stop: str | list[str] | None = None
+    stop: str | Words | None = None
     repeat_penalty: float | None = Field(default=None, gt=0)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
@@ -76,7 +76,7 @@ class OllamaMessage(StrictBody):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
-    tool_calls: list[dict[str, Any]] | None = None
+    tool_calls: Parts[dict[str, Any]] | None = None
     tool_name: str | None = None
 
     UNSUPPORTED: ClassVar = {"images": Unsupported(_NO_IMAGES, []), "thinking": Unsupported("it is not kept", "")}
@@ -85,7 +85,7 @@ class OllamaMessage(StrictBody):
 class ChatRequest(_Generation):
     """Body of `POST /api/chat`."""
 
-    messages: list[OllamaMessage] = Field(default_factory=list)
+    messages: Messages[OllamaMessage] = Field(default_factory=list)
 
     UNSUPPORTED: ClassVar = {
         "format": Unsupported(_NO_STRUCTURE, ""),

@@ -61,7 +61,11 @@ async function loadModels() {
 
 function body() {
   const system = $("system").value.trim();
-  const said = turns.filter((turn) => !turn.failed).map(({ role, content }) => ({ role, content }));
+  // A question without an answer goes with it when another follows: templates want the roles by turns.
+  const said = turns
+    .filter((turn) => !turn.failed)
+    .filter((turn, i, all) => turn.role !== "user" || all[i + 1]?.role !== "user")
+    .map(({ role, content }) => ({ role, content }));
   const request = {
     model: $("model").value,
     messages: [...(system ? [{ role: "system", content: system }] : []), ...said],
