@@ -56,7 +56,7 @@ PL_INLINE inline void add_products(const KeyColumn* columns, int page, int d, co
 // scores[v][j] = q[v] . key j for the keys of W columns; V queries. sums[v][g]: sum of q[v] over the dims of group g, which
 // is what a minimum is multiplied by.
 template <KvFormat F, int V, int W>
-void score_columns(const KeyColumn* columns, int page, int head_dim, const float* const* q, const float* const* sums,
+PL_KERNEL void score_columns(const KeyColumn* columns, int page, int head_dim, const float* const* q, const float* const* sums,
                    float* const* scores) {
   __m256 acc[V][W];
   unrolled<V>([&](auto v) PL_INLINE {
@@ -111,7 +111,7 @@ void score(const KeyColumn* columns, int count, int page, int head_dim, const fl
 // out[v][d] += sum over j in [begin, end) of weights[v][j] * values[j][d], for 8 * W dims from `dim` on, all of one group.
 // Whole-number formats: a value is q * scale + minimum; the scale goes into the weight, and the minima are summed apart.
 template <KvFormat F, int V, int W>
-void mix_dims(const Block& values, int dim, int begin, int end, const float* const* weights, float* const* out) {
+PL_KERNEL void mix_dims(const Block& values, int dim, int begin, int end, const float* const* weights, float* const* out) {
   alignas(32) float scaled[V][kMaxPage];
   const float* factors[V];
   __m256 acc[V][W];

@@ -58,7 +58,7 @@ inline __m256i broadcast4(const int8_t* four) {
 }
 
 // Keeps a running sum where it is: left alone, GCC computes all products first, parks them in memory and adds them last.
-inline void pin(__m256i& sum) { __asm__("" : "+x"(sum)); }
+PL_INLINE inline void pin(__m256i& sum) { __asm__("" : "+x"(sum)); }
 
 // R rows of quantised activations, k inputs each.
 struct Inputs {
@@ -94,7 +94,8 @@ PL_INLINE inline void store(const __m256 (&acc)[R][2], float* out, size_t stride
 
 // R rows times one tile of 4-bit weights. 8 sums of 2 products fit 16 bits: 8 * 2 * 15 * 127 = 30,480.
 template <int R>
-void tile_int4(const uint8_t* w, int groups, const Inputs& a, float* out, size_t stride) {
+PL_KERNEL void tile_int4(const uint8_t* w, int groups, const Inputs& inputs, float* out, size_t stride) {
+  const Inputs a = inputs;
   const __m256i nibble = _mm256_set1_epi8(15);
   const __m256i ones = _mm256_set1_epi16(1);
   __m256 acc[R][2];
@@ -200,32 +201,33 @@ PL_INLINE inline void add_scaled(const __m256i (&sums)[R][2], const Inputs& a, i
 
 // R rows times one tile of weights that lie in bytes.
 template <int R, Format F>
-void tile_bytes(const uint8_t* w, int groups, const Inputs& a, float* out, size_t stride) {
+PL_KERNEL void tile_bytes(const uint8_t* w, int groups, const Inputs& inputs, float* out, size_t stride) {
+  const Inputs a = inputs;
   __m256 acc[R][2];
   unrolled<R>([&](auto r) PL_INLINE { acc[r][0] = acc[r][1] = _mm256_setzero_ps(); });
   for (int g = 0; g < groups; ++g) {
     if constexpr (R == 1) prefetch_block(w, block_bytes(F));
-    const int8_t* inputs = a.q + g * kGroup;
+    const int8_t* q = a.q + g * kGroup;
     const auto* halves = reinterpret_cast<const uint16_t*>(w + kTile * kGroup);
     __m256i narrow[R][2], wide[R][2];
     if constexpr (F == Format::kInt8) {
       // Not even 2 sums of 2 products fit 16 bits: 2 * 127 * 127 = 32,258.
-      wide_sums(w, inputs, a.k, wide);
+      wide_sums(w, q, a.k, wide);
       add_scaled(wide, a, g, halves, acc);
     } else if constexpr (F == Format::kInt6Group16) {
       // 4 sums fit: 4 * 2 * 32 * 127 = 32,512.
-      narrow_sums<R, false, 0, 4>(w, inputs, a.k, narrow);
+      narrow_sums<R, false, 0, 4>(w, q, a.k, narrow);
       widen<R, true>(narrow, wide);
       add_scaled(wide, a, g, halves, acc);
-      narrow_sums<R, false, 4, 8>(w, inputs, a.k, narrow);
+      narrow_sums<R, false, 4, 8>(w, q, a.k, narrow);
       widen<R, true>(narrow, wide);
       add_scaled(wide, a, g, halves + kTile, acc);
     } else {
       static_assert(F == Format::kInt5);
       // 4 sums fit: 4 * 2 * 31 * 127 = 31,496.
-      narrow_sums<R, true, 0, 4>(w, inputs, a.k, narrow);
+      narrow_sums<R, true, 0, 4>(w, q, a.k, narrow);
       widen<R, true>(narrow, wide);
-      narrow_sums<R, true, 4, 8>(w, inputs, a.k, narrow);
+      narrow_sums<R, true, 4, 8>(w, q, a.k, narrow);
       widen<R, false>(narrow, wide);
       add_scaled(wide, a, g, halves, acc);
       const __m256 m0 = load_half(halves + kTile), m1 = load_half(halves + kTile + 8);
@@ -249,21 +251,18 @@ inline __m256 load_weights(const uint8_t* w, int input, int half) {
 }
 
 template <int R, Format F>
-void tile_float(const uint8_t* w, int k, const float* x, float* out, size_t stride) {
+PL_KERNEL void tile_float(const uint8_t* w, int k, const float* x, float* out, size_t stride) {
   __m256 acc[R][2];
-  for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
+  unrolled<R>([&](auto r) PL_INLINE { acc[r][0] = acc[r][1] = _mm256_setzero_ps(); });
   for (int i = 0; i < k; ++i) {
     const __m256 w0 = load_weights<F>(w, i, 0), w1 = load_weights<F>(w, i, 1);
-    for (int r = 0; r < R; ++r) {
+    unrolled<R>([&](auto r) PL_INLINE {
       const __m256 a = _mm256_broadcast_ss(x + static_cast<size_t>(r) * k + i);
       acc[r][0] = _mm256_fmadd_ps(a, w0, acc[r][0]);
       acc[r][1] = _mm256_fmadd_ps(a, w1, acc[r][1]);
-    }
+    });
   }
-  for (int r = 0; r < R; ++r) {
-    _mm256_storeu_ps(out + r * stride, acc[r][0]);
-    _mm256_storeu_ps(out + r * stride + 8, acc[r][1]);
-  }
+  store(acc, out, stride);
 }
 
 template <int R>

@@ -9,6 +9,8 @@
 
 // For functions and lambdas that work on arrays of vectors: inlined later, they would keep them in memory.
 #define PL_INLINE __attribute__((always_inline))
+// For kernels: each by itself gets registers enough; within a larger function GCC runs out of them.
+#define PL_KERNEL __attribute__((noinline))
 
 namespace pl {
 
