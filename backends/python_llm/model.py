@@ -6,6 +6,7 @@ Runs inside Triton's Python stub, which imports this file as `model`. Does not k
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import sys
 import time
@@ -160,6 +161,9 @@ class LanguageModel:
             log_error=log_error,
             speculator=speculator_of(settings, runner, log_warning),
         )
+        # What is loaded stays until the process ends: the collector need not walk through it again and again.
+        gc.collect()
+        gc.freeze()
         self._running = RunningRequests()
         self._senders = SenderPool()
         self._errors = ErrorSender()
