@@ -180,6 +180,8 @@ def test_chat_keeps_a_history_and_obeys_commands_from_a_pipe(url: str) -> None:
 
 def test_ctrl_c_stops_an_answer_in_a_terminal_but_not_the_conversation(url: str) -> None:
     ours, theirs = os.openpty()
+    # A shell that runs the tests in the background has them ignore Ctrl-C, and their children with them.
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         command("chat", "--model=echo", f"--url={url}", "--max-tokens=50"),
         stdin=theirs,
@@ -189,6 +191,7 @@ def test_ctrl_c_stops_an_answer_in_a_terminal_but_not_the_conversation(url: str)
         env={**os.environ, "TERM": "dumb"},
         bufsize=1,
     )
+    signal.signal(signal.SIGINT, previous)
     # What never says it has stopped must fail, not hang.
     watchdog = threading.Timer(60, process.kill)
     watchdog.start()
