@@ -1,9 +1,14 @@
-"""One thread for torch: on tiny tensors threads only wait for each other, for milliseconds where cores are busy."""
+"""One thread for torch: on tiny tensors threads only wait for each other, for milliseconds where cores are busy. And
+hypothesis must not take a busy machine for a slow test."""
 
 import os
 from typing import Any
 
+from hypothesis import HealthCheck, settings
+
 os.environ["OMP_NUM_THREADS"] = "1"
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
