@@ -77,7 +77,7 @@ def test_random_company(proposer: Listening, enable_prefix_caching: bool) -> Non
             if cancelled:
                 threading.Timer(rng.random() * 0.02, engine.cancel, [[request]]).start()
             if rng.random() < 0.3:
-                time.sleep(rng.random() * 0.01)
+                time.sleep(rng.random() * 0.001)
         for prompt, params, seed, cancelled, request, collected in jobs:
             collected.wait()
             expected = expected_output(prompt, params, seed, eos=EOS)
